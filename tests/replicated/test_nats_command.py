@@ -121,6 +121,60 @@ def test_a_cluster_stops_when_its_folder_is_replaced(tmp_path: Path) -> None:
         wait_until_gone([node["pid"] for node in started["nodes"]])
 
 
+def status_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    status = run_nats("status", *arguments, "--json")
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return status, found
+
+
+def test_a_killed_node_is_restarted_and_counted_until_the_cluster_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ("--path", str(tmp_path))
+    with running_up(tmp_path, free_port()) as (process, started):
+        before = status_of(capsys, *folder)
+        killed = started["nodes"][1]["pid"]
+        os.kill(killed, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while True:
+            _, now = status_of(capsys, *folder)
+            if now["nodes"][1]["restarts"] == 1 and all(node["is_up"] for node in now["nodes"]):
+                break
+            assert time.monotonic() < deadline, now
+            time.sleep(0.1)
+        connected = status_of(capsys, "--connect", started["url"])
+        assert run_nats("down", *folder) == 0
+        assert process.wait(60) == 0
+
+    assert before[0] == 0
+    assert [node["restarts"] for node in before[1]["nodes"]] == [0, 0, 0]
+    assert [node["is_leader"] for node in before[1]["nodes"]].count(True) == 1
+    assert before[1]["pid"] == process.pid
+    assert now["nodes"][1]["last_exit"] == -signal.SIGKILL
+    assert now["nodes"][1]["pid"] not in (killed, None)
+    assert {node["syncs"] for node in connected[1]["nodes"]} == {True}
+    assert connected[1]["pid"] is None
+    wait_until_gone([node["pid"] for node in now["nodes"]])
+    for verb in ("status", "down"):
+        with pytest.raises(ConfigurationError) as caught:
+            run_nats(verb, *folder)
+        assert caught.value.code == "ClusterNotRunning"
+
+
+def test_nodes_that_do_not_answer_are_down(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+
+    status, found = status_of(capsys, "--connect", f"nats://127.0.0.1:{port}")
+    assert run_nats("status", "--connect", f"nats://ada:secret@127.0.0.1:{port}") == 1
+
+    assert status == 1
+    assert [(node["is_up"], node["name"]) for node in found["nodes"]] == [(False, None)]
+    text = capsys.readouterr().out
+    assert "No leader answers" in text
+    assert "secret" not in text
+
+
 async def _open_and_close(url: str) -> None:
     stream = await JetStream.connect(url, partition="demo")
     await stream.close()

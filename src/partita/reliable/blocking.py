@@ -19,26 +19,28 @@ from typing import Any, Generic, Self, TypeVar
 
 from partita.errors import PartitaError, StateClosedError, TransactionUseError, UsageError
 from partita.loop_thread import Ask, LoopThread
-from partita.reliable.collections import retry
+from partita.reliable.collections import retry as retries
 from partita.reliable.collections.concurrent_queue import (
     ReliableConcurrentQueue as AsyncConcurrentQueue,
 )
 from partita.reliable.collections.dictionary import ReliableDictionary as AsyncDictionary
 from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
-from partita.reliable.collections.retry import Backoff, Committed
+from partita.reliable.collections.retry import Committed, policy_of
 from partita.reliable.collections.snapshot import Snapshot as AsyncSnapshot
-from partita.reliable.collections.transaction import Status, origin
+from partita.reliable.collections.transaction import Isolation, Status, origin
 from partita.reliable.collections.transaction import Transaction as AsyncTransaction
 from partita.reliable.manager.backup import Folder, Restored
 from partita.reliable.manager.backup import RestoreContext as AsyncRestoreContext
 from partita.reliable.manager.state_manager import StateManager as AsyncStateManager
 from partita.reliable.values import limits
+from partita.retrying import RetryPolicy
 
 logger = logging.getLogger("partita.reliable")
 
 T = TypeVar("T")
 W = TypeVar("W")
 C = TypeVar("C", bound=AsyncDictionary[Any, Any] | AsyncQueue[Any] | AsyncConcurrentQueue[Any])
+A = TypeVar("A")
 StateT = TypeVar("StateT", bound="OpenState")
 
 Block = contextlib.AbstractAsyncContextManager[AsyncStateManager]
@@ -241,7 +243,7 @@ def _inner_of(tx: object, thread: StateThread) -> Any:
 class Attempt:
     """One attempt: `with attempt as tx`. An error that may be retried is kept, not raised."""
 
-    def __init__(self, thread: StateThread, inner: retry.Attempt) -> None:
+    def __init__(self, thread: StateThread, inner: retries.Attempt) -> None:
         self._thread = thread
         self._inner = inner
         self._tx: Transaction | None = None
@@ -310,13 +312,15 @@ class RestoreContext:
 class OpenState:
     """An open state: its life, its transactions and its retries."""
 
-    def __init__(self, thread: StateThread, inner: AsyncStateManager, block: Block) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncStateManager, block: Block | None) -> None:
         self._thread = thread
         self._inner = inner
         self._block = block
+        """Closes the state; None for a state that a service opens and closes."""
         self._closing = threading.RLock()
-        self._is_closed = False
-        atexit.register(self._close_at_exit)
+        self._is_closed = block is None
+        if block is not None:
+            atexit.register(self._close_at_exit)
 
     @property
     def replica_id(self) -> str:
@@ -343,12 +347,22 @@ class OpenState:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> Transaction:
-        """Begin a transaction; `timeout` is how long each operation waits for its lock."""
-        begin = functools.partial(self._inner.shared_transaction, timeout=timeout)
-        inner = self._thread.call(begin)
+    def transaction(
+        self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS, isolation: Isolation = "locks"
+    ) -> Transaction:
+        """Begin a transaction; `timeout` is how long each operation waits for its lock.
+
+        With `isolation="snapshot"` it reads dictionaries as of its beginning and locks no keys; its
+        commit raises WriteConflictError if another one has written the same rows since.
+        """
+        inner = self._thread.call(self._begin(timeout, isolation))
         inner.origin = origin()  # of the caller: the thread of the loop does not know it
         return Transaction(self._thread, inner)
+
+    def _begin(self, timeout: float, isolation: Isolation) -> Callable[[], AsyncTransaction]:
+        return functools.partial(
+            self._inner.shared_transaction, timeout=timeout, isolation=isolation
+        )
 
     def snapshot(self) -> Snapshot:
         """Open a read view without locks, consistent over all collections."""
@@ -356,42 +370,65 @@ class OpenState:
         inner.origin = origin()
         return Snapshot(self._thread, inner)
 
-    def attempts(
+    def attempts(  # noqa: PLR0913 - by keyword
         self,
         *,
-        attempts: int = retry.ATTEMPTS,
-        first_delay: float = retry.FIRST_DELAY_SECONDS,
-        max_delay: float = retry.DELAY_SECONDS_MAX,
-        deadline: float = retry.DEADLINE_SECONDS,
+        retry: RetryPolicy | None = None,
+        attempts: int | None = None,
+        first_delay: float | None = None,
+        max_delay: float | None = None,
+        deadline: float | None = None,
         timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+        isolation: Isolation = "locks",
     ) -> Iterator[Attempt]:
         """Retry explicitly: `for attempt in state.attempts(): with attempt as tx:`."""
-        inner = retry.attempts(
-            functools.partial(self._inner.shared_transaction, timeout=timeout),
-            Backoff(attempts, first_delay, max_delay, deadline),
-            self._inner.clock,
-        )
+        policy = policy_of(retry, attempts, first_delay, max_delay, deadline)
+        inner = retries.attempts(self._begin(timeout, isolation), policy, self._inner.clock)
         pages = _pages(self._thread.run, inner, size=1)
         return map(functools.partial(Attempt, self._thread), pages)
+
+    def call(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        idempotency_key: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+        isolation: Isolation = "locks",
+    ) -> T:
+        """Run a function as `run` does, and return its value without the sequence."""
+        done = self.run(
+            function,
+            *arguments,
+            idempotency_key=idempotency_key,
+            retry=retry,
+            timeout=timeout,
+            isolation=isolation,
+        )
+        return done.value
 
     def run(  # noqa: PLR0913 - by keyword
         self,
         function: Callable[..., T],
         *arguments: Any,
         idempotency_key: str | None = None,
-        attempts: int = retry.ATTEMPTS,
-        first_delay: float = retry.FIRST_DELAY_SECONDS,
-        max_delay: float = retry.DELAY_SECONDS_MAX,
-        deadline: float = retry.DEADLINE_SECONDS,
+        retry: RetryPolicy | None = None,
+        attempts: int | None = None,
+        first_delay: float | None = None,
+        max_delay: float | None = None,
+        deadline: float | None = None,
         timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+        isolation: Isolation = "locks",
     ) -> Committed[T]:
         """Call `function(tx, *arguments)` in a transaction; retry errors that may pass.
 
         It is called in this thread. With an `idempotency_key` the work is done exactly once,
         even if answers are lost or the program restarts: the result is stored with the commit
         and returned again, as the type of the function's return annotation (without one, as
-        plain values).
+        plain values). `attempts`, `first_delay`, `max_delay` and `deadline` change single limits
+        of `retry`.
         """
+        policy = policy_of(retry, attempts, first_delay, max_delay, deadline)
         used: list[Transaction] = []
 
         def in_turn(ask: Ask) -> Coroutine[Any, Any, Committed[T]]:
@@ -404,11 +441,11 @@ class OpenState:
 
             asked.__annotations__ = getattr(function, "__annotations__", {})
             return self._inner.run_with(
-                functools.partial(self._inner.shared_transaction, timeout=timeout),
+                self._begin(timeout, isolation),
                 asked,
                 arguments,
                 idempotency_key=idempotency_key,
-                backoff=Backoff(attempts, first_delay, max_delay, deadline),
+                policy=policy,
             )
 
         try:
@@ -417,7 +454,21 @@ class OpenState:
             for tx in used:
                 tx.call_back()
 
+    def _within(
+        self,
+        tx: Transaction | None,
+        method: Callable[..., Coroutine[Any, Any, T]],
+        *arguments: Any,
+        **options: Any,
+    ) -> T:
+        """Run a method of the asynchronous state, in a transaction if one is given."""
+        if tx is None:
+            return self._thread.run(method(*arguments, **options))
+        inner = _inner_of(tx, self._thread)
+        return tx.run(method(*arguments, tx=inner, **options))
+
     async def _leave(self) -> None:
+        assert self._block is not None, "a service closes its states itself"
         await self._block.__aexit__(None, None, None)
 
     def _close_at_exit(self) -> None:
@@ -439,6 +490,15 @@ def _plain(value: T) -> T:
 
 
 # --- collections --------------------------------------------------------------------------
+
+
+class AutoOperations(Generic[A]):
+    """The operations of a collection that are transactions of their own."""
+
+    def __init__(self, thread: StateThread, inner: A) -> None:
+        self._thread = thread
+        self.inner = inner
+        """The asynchronous object; only the thread of the state may use it."""
 
 
 class OpenCollection(Generic[C]):
@@ -498,3 +558,18 @@ async def _take(rows: AsyncIterator[T], size: int) -> tuple[list[T], bool]:
         if len(page) == size:
             return page, False
     return page, True
+
+
+@contextlib.contextmanager
+def beside(
+    state: OpenState, make: Callable[[AsyncStateManager], contextlib.AbstractAsyncContextManager[T]]
+) -> Iterator[T]:
+    """Hold an asynchronous block open beside a state, in the thread of the state."""
+    thread = state._thread  # noqa: SLF001 - of this module
+    block = make(state._inner)  # noqa: SLF001 - of this module
+    value = thread.run(block.__aenter__())
+    try:
+        yield value
+    finally:
+        with contextlib.suppress(StateClosedError):  # the block ended with the loop
+            thread.finish(block.__aexit__(None, None, None))

@@ -14,6 +14,7 @@ from partita.errors import ConfigurationError, DamageError, UsageError
 from partita.reliable.manager.backup import RestoreContext, finish_restore
 from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
 from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.observing.answering import Answering, subject_of
 from partita.reliable.replication.quorum_log import QuorumLog
 from partita.reliable.replication.replica import Replica, Timing
 from partita.reliable.replication.stream import Stream
@@ -22,14 +23,21 @@ from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import RESTORE_FILE, Checkpoints
 from partita.reliable.storage.disk import Disk
 from partita.reliable.storage.local_log import LocalLog
+from partita.reliable.storage.memory_disk import MemoryDisk
 from partita.reliable.storage.os_disk import OsDisk
 from partita.reliable.values.arguments import checked_mutation_check
+from partita.reliable.values.limits import Sizes
 from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 
+ANSWERS_SECONDS = 1.0
+"""How long closing a replica waits for its answers to observers."""
 READY_SECONDS = 30.0
 """How long opening a replica waits for the log and for a primary."""
+
+MEMORY = ":memory:"
+"""The address of a state that is not stored."""
 
 Durability = Literal["full", "fast"]
 OnDataLoss = Callable[[RestoreContext], Awaitable[None]]
@@ -48,9 +56,12 @@ async def open_state(  # noqa: PLR0913 - by keyword
     address: str = "",
     monitor: Sequence[str] | None = None,
     connect_options: Mapping[str, Any] | None = None,
+    sizes: Sizes = Sizes(),  # noqa: B008 - frozen
     clock: Clock | None = None,
 ) -> AsyncIterator[StateManager]:
     """Open the state in a folder, or one partition on NATS ("nats://host:4222", or several).
+
+    ":memory:" opens a new, empty state that ends when it is closed, for tests.
 
     On NATS, `partition` is its name, `replicas` the number of nodes that store each record, and
     `folder` is where this replica stores its checkpoints (without one it starts with a full copy).
@@ -58,7 +69,7 @@ async def open_state(  # noqa: PLR0913 - by keyword
     commits. `on_data_loss` is called to restore a backup if the stored state is damaged. `address`
     is the address of this replica in the errors of other replicas; `monitor` has the monitoring
     addresses of the nodes if they are not at the client port + 4000; `connect_options` are passed
-    to nats-py.
+    to nats-py. `sizes` are the largest records and transactions.
     """
     clock = clock or SystemClock()
     addresses = nats_addresses(where)
@@ -66,12 +77,14 @@ async def open_state(  # noqa: PLR0913 - by keyword
         _refuse_nats_arguments(partition, folder)
         assert isinstance(where, str | os.PathLike)
         state = await open_local(
-            OsDisk(Path(where)),
+            MemoryDisk() if where == MEMORY else OsDisk(Path(where)),
             clock,
             durability=durability,
             checkpoint_bytes=checkpoint_bytes,
             on_data_loss=on_data_loss,
+            sizes=sizes,
         )
+        state.measure(os.fspath(where))
     else:
         if on_data_loss is not None:
             raise UsageError(
@@ -89,6 +102,7 @@ async def open_state(  # noqa: PLR0913 - by keyword
             monitor=monitor,
             connect_options=connect_options,
             checkpoint_bytes=checkpoint_bytes,
+            sizes=sizes,
         )
     try:
         yield state
@@ -138,6 +152,7 @@ async def open_on_nats(  # noqa: PLR0913 - by keyword
     connect_options: Mapping[str, Any] | None,
     checkpoint_bytes: int,
     patience: float = 0.0,
+    sizes: Sizes = Sizes(),  # noqa: B008 - frozen
 ) -> StateManager:
     """Open a replica of one partition, with a connection of its own."""
     mode = checked_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
@@ -162,13 +177,32 @@ async def open_on_nats(  # noqa: PLR0913 - by keyword
             address=address,
             checkpoint_bytes=checkpoint_bytes,
             patience=patience,
+            sizes=sizes,
         )
     except BaseException:
         stack.close()
         raise
     manager.on_close = stack.close
     manager.set_mutation_check(mode)
+    manager.measure(str(partition))
+    try:
+        await _answer_observers(manager, stream)
+    except BaseException:
+        await manager.close()
+        raise
     return manager
+
+
+async def _answer_observers(manager: StateManager, stream: Stream) -> None:
+    """Answer what observers ask of this replica, until it is closed."""
+    from partita.reliable.nats.jetstream import JetStream  # noqa: PLC0415 - an extra
+    from partita.reliable.nats.request_transport import NatsRequestTransport  # noqa: PLC0415
+
+    assert isinstance(stream, JetStream)
+    subject = subject_of(stream.partition, manager.replica_id)
+    transport = NatsRequestTransport(stream.link, is_member=True)
+    listening = await transport.listen(subject, Answering(manager).answer)
+    manager.before_close = lambda: listening.close(ANSWERS_SECONDS)
 
 
 async def open_replicated(  # noqa: PLR0913 - by keyword
@@ -181,6 +215,7 @@ async def open_replicated(  # noqa: PLR0913 - by keyword
     timing: Timing | None = None,
     ready_seconds: float = READY_SECONDS,
     patience: float = 0.0,
+    sizes: Sizes = Sizes(),  # noqa: B008 - frozen
 ) -> StateManager:
     """Open a replica on a stream, which it owns from now on, and wait until it can be read.
 
@@ -195,7 +230,13 @@ async def open_replicated(  # noqa: PLR0913 - by keyword
         await stream.close()
         raise
     manager = StateManager(
-        state, log, clock, checkpoints, name=replica_id, checkpoint_bytes=checkpoint_bytes
+        state,
+        log,
+        clock,
+        checkpoints,
+        name=replica_id,
+        checkpoint_bytes=checkpoint_bytes,
+        sizes=sizes.checked(),
     )
     replica = Replica(
         manager, log, stream, address=address or replica_id, timing=timing or Timing()
@@ -231,17 +272,19 @@ async def open_local(
     durability: Durability = "full",
     checkpoint_bytes: int = CHECKPOINT_BYTES,
     on_data_loss: OnDataLoss | None = None,
+    sizes: Sizes = Sizes(),  # noqa: B008 - frozen
 ) -> StateManager:
     """Open the state on a disk, and close the disk if that fails."""
     try:
         mode = checked_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
+        sizes.checked()
         try:
-            manager = await _recovered(disk, clock, durability, checkpoint_bytes)
+            manager = await _recovered(disk, clock, durability, checkpoint_bytes, sizes)
         except DamageError as error:
             if on_data_loss is None:
                 raise
             await on_data_loss(RestoreContext(disk, clock, error))
-            manager = await _recovered(disk, clock, durability, checkpoint_bytes)
+            manager = await _recovered(disk, clock, durability, checkpoint_bytes, sizes)
     except BaseException:
         disk.close()
         raise
@@ -253,7 +296,7 @@ async def open_local(
 
 
 async def _recovered(
-    disk: Disk, clock: Clock, durability: Durability, checkpoint_bytes: int
+    disk: Disk, clock: Clock, durability: Durability, checkpoint_bytes: int, sizes: Sizes
 ) -> StateManager:
     _refuse_if_foreign(disk.names())
     await finish_restore(disk)
@@ -262,6 +305,7 @@ async def _recovered(
     # Without a checkpoint the log must start at the first record.
     chain = (0, NO_HASH) if found is None else (found.sequence, found.hash)
     log = await LocalLog.open(disk, chain=chain, durability=durability)
+    log.record_bytes_max = sizes.record_bytes_max
     state.epoch = max(state.epoch, 1)
     manager = StateManager(
         state,
@@ -270,6 +314,7 @@ async def _recovered(
         checkpoints,
         name=clock.random_bytes(4).hex(),
         checkpoint_bytes=checkpoint_bytes,
+        sizes=sizes,
     )
     try:
         await manager.recover()

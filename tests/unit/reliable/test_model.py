@@ -1,7 +1,10 @@
 """A state against a model of plain Python: transactions, snapshots held open, and restarts.
 
 The model knows what is committed, what each open transaction has written, and what each snapshot
-saw. A lock that is not free is no failure here: the operation then changes nothing.
+saw. A lock that is not free is no failure here: the operation then changes nothing. Some
+transactions read a snapshot: the model knows which of their commits must be refused. The versions
+of users are kept from the beginning. One collection, of notes, is created and dropped by
+transactions.
 """
 
 import asyncio
@@ -15,10 +18,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from partita.clock import ManualClock
-from partita.errors import LockTimeoutError
+from partita.errors import (
+    CollectionNotFoundError,
+    LockTimeoutError,
+    VersionConflictError,
+    WriteConflictError,
+)
+from partita.reliable import Dictionary
 from partita.reliable.collections import enumeration
 from partita.reliable.collections.snapshot import Snapshot
-from partita.reliable.collections.transaction import Transaction
+from partita.reliable.collections.transaction import Isolation, Transaction
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
 from partita.simulation.disk import SimDisk
@@ -29,6 +38,7 @@ from support.states import User
 T = TypeVar("T")
 
 TTL_SECONDS = 60
+NOTES = Dictionary("notes", key=str, value=int)
 
 keys = st.sampled_from("abcdef")
 ages = st.integers(0, 3)
@@ -41,9 +51,11 @@ class Rows:
 
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
+        self.versions: dict[str, int] = {}
         self.sessions: dict[str, tuple[int, int]] = {}
         self.queue: dict[int, int] = {}
         self.jobs: dict[int, int] = {}
+        self.notes: dict[str, int] | None = None
 
 
 class Open:
@@ -60,6 +72,10 @@ class Open:
         self.jobs_taken: set[int] = set()
         self.jobs_enqueued: list[int] = []
         self.seen: tuple[Rows, int] | None = None
+        self.since: tuple[Rows, int] | None = None
+        """For snapshot isolation: what it reads, and the number of changes before it."""
+        self.creates_notes: dict[str, int] | None = None
+        self.drops_notes = False
 
 
 class Iterating:
@@ -80,6 +96,8 @@ class StateMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.disk = SimDisk(self.clock)
         self.rows = Rows()
+        self.changes: list[tuple[str, str]] = []
+        """Collection and key of every committed change; the key "" means all of them."""
         self.tails = {"queue": 0, "jobs": 0}
         self.numbers = 0
         self.opened: list[Open] = []
@@ -88,6 +106,12 @@ class StateMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(enumeration, "SCAN_ROWS", 2)  # an enumeration takes several steps
         self.run(self._open())
+        self.run(self._keep_versions())
+
+    async def _keep_versions(self) -> None:
+        await self.users.auto.set("a", User("0"))
+        await self.users.auto.get_versioned("a")
+        await self.users.auto.delete("a")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -118,7 +142,21 @@ class StateMachine(RuleBasedStateMachine):
     @rule()
     def open_transaction(self) -> None:
         # Each step is a task of its own here.
-        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        self.opened.append(Open(self._begun()))
+
+    @precondition(lambda self: len(self.opened) < 3)
+    @rule()
+    def open_snapshot_transaction(self) -> None:
+        one = Open(self._begun("snapshot"))
+        one.since = copy.deepcopy(self.rows), len(self.changes)
+        one.seen = one.since[0], self.clock.ticks()
+        self.opened.append(one)
+
+    def _begun(self, isolation: Isolation = "locks") -> Transaction:
+        tx: Transaction = self._in_loop(
+            lambda: self.state.shared_transaction(timeout=0, isolation=isolation)
+        )
+        return tx
 
     def _in_loop(self, make: Any) -> Any:
         async def inside() -> Any:
@@ -131,14 +169,24 @@ class StateMachine(RuleBasedStateMachine):
     def commit(self, place: int) -> None:
         one = self.opened.pop(place % len(self.opened))
         self._forget_iterators(one.tx)
-        self.run(one.tx.commit())
-        rows = self.rows
+        if not self._is_committed(one):
+            return
+        rows, changes = self.rows, self.changes
         if one.users_cleared:
             rows.users.clear()
+            rows.versions.clear()
+            changes.append(("users", ""))
         for key, user in one.users.items():
+            if user is not None or key in rows.users:
+                changes.append(("users", key))
             _put(rows.users, key, user)
+            _put(rows.versions, key, None if user is None else one.tx.commit_sequence)
         for key, session in one.sessions.items():
+            if session is not None or key in rows.sessions:
+                changes.append(("sessions", key))
             _put(rows.sessions, key, session)
+        if one.creates_notes is not None or one.drops_notes:
+            rows.notes = one.creates_notes
         if one.queue_cleared:
             rows.queue.clear()
         for position in one.taken:
@@ -151,6 +199,31 @@ class StateMachine(RuleBasedStateMachine):
         for number in one.jobs_enqueued:
             rows.jobs[self.tails["jobs"]] = number
             self.tails["jobs"] += 1
+
+    def _is_committed(self, one: Open) -> bool:
+        """Commit; return False if a snapshot transaction has lost, or a lock is not free."""
+        try:
+            self.run(one.tx.commit())
+        except LockTimeoutError:
+            assert one.since is not None
+            return False
+        except WriteConflictError:
+            assert self._is_too_old(one)
+            return False
+        assert one.since is None or not self._is_too_old(one)
+        return True
+
+    def _is_too_old(self, one: Open) -> bool:
+        """Return whether a row that a snapshot transaction writes has changed since."""
+        assert one.since is not None
+        written = {("users", key) for key in one.users}
+        written |= {("sessions", key) for key in one.sessions}
+        if one.users:
+            written.add(("users", ""))
+        changed = self.changes[one.since[1] :]
+        if one.users_cleared and any(collection == "users" for collection, _ in changed):
+            return True
+        return not written.isdisjoint(changed)
 
     @precondition(lambda self: self.opened)
     @rule(place=which)
@@ -186,6 +259,70 @@ class StateMachine(RuleBasedStateMachine):
             assert self.answer == self._user(one, key)
 
     @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys)
+    def get_version(self, place: int, key: str) -> None:
+        one = self._one(place)
+        if self._locked(self.users.get_versioned(one.tx, key, None, timeout=0)):
+            version = self._version(one, key)
+            assert (None if self.answer is None else self.answer.version) == version
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys, is_stale=st.booleans())
+    def set_if_version(self, place: int, key: str, is_stale: bool) -> None:
+        one, user = self._one(place), User(self._number(), 1)
+        version = self._version(one, key)
+        wanted = 10**6 if is_stale or version is None else version
+        work = self.users.set(one.tx, key, user, if_version=wanted, timeout=0)
+        try:
+            if self._locked(work):
+                assert wanted == version
+                one.users[key] = user
+        except VersionConflictError:
+            assert wanted != version
+
+    # A collection that comes and goes
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys)
+    def create_notes(self, place: int, key: str) -> None:
+        one, number = self._one(place), int(self._number())
+        is_new = self.rows.notes is None or one.drops_notes
+        if one.creates_notes is None and is_new and self._locked(self._create(one, key, number)):
+            one.creates_notes = {key: number}
+
+    async def _create(self, one: Open, key: str, number: int) -> None:
+        notes = await self.state.open(NOTES, tx=one.tx)
+        await notes.set(one.tx, key, number)
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def drop_notes(self, place: int) -> None:
+        one = self._one(place)
+        is_there = one.creates_notes is not None or (
+            self.rows.notes is not None and not one.drops_notes
+        )
+        try:
+            if self._locked(self.state.drop("notes", tx=one.tx, timeout=0)):
+                assert is_there
+                one.creates_notes, one.drops_notes = None, True
+        except CollectionNotFoundError:
+            assert not is_there
+
+    @invariant()
+    def notes_are_as_committed(self) -> None:
+        if not hasattr(self, "state"):
+            return
+
+        async def look() -> dict[str, int] | None:
+            if "notes" not in [one.name for one in self.state.collections()]:
+                return None
+            notes = await self.state.open(NOTES)
+            async with self.state.snapshot() as snapshot:
+                return {key: number async for key, number in notes.items(snapshot)}
+
+        assert self.run(look()) == self.rows.notes
+
+    @precondition(lambda self: self.opened)
     @rule(place=which)
     def clear_users(self, place: int) -> None:
         one = self._one(place)
@@ -206,7 +343,8 @@ class StateMachine(RuleBasedStateMachine):
     def pop_session(self, place: int, key: str) -> None:
         one = self._one(place)
         if self._locked(self.sessions.pop(one.tx, key, None, timeout=0)):
-            found = one.sessions[key] if key in one.sessions else self.rows.sessions.get(key)
+            rows = self.rows if one.since is None else one.since[0]
+            found = one.sessions[key] if key in one.sessions else rows.sessions.get(key)
             is_there = found is not None and found[1] > self.clock.ticks()
             assert self.answer == (found[0] if found is not None and is_there else None)
             if is_there:
@@ -382,7 +520,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def fill_queues(self, count: int) -> None:
-        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        self.opened.append(Open(self._begun()))
         for _ in range(count):
             self.enqueue(-1)
             self.enqueue_job(-1)
@@ -390,14 +528,14 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), is_aborted=st.booleans())
     def empty_queues(self, count: int, is_aborted: bool) -> None:
-        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        self.opened.append(Open(self._begun()))
         self.dequeue(-1, count)
         self.dequeue_jobs(-1, count)
         self.abort(-1) if is_aborted else self.commit(-1)
 
     @rule(written=st.lists(st.tuples(keys, ages), max_size=4))
     def write_users(self, written: list[tuple[str, int]]) -> None:
-        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        self.opened.append(Open(self._begun()))
         for key, age in written:
             if age:
                 self.set_user(-1, key, age)
@@ -421,7 +559,7 @@ class StateMachine(RuleBasedStateMachine):
         count: int,
         is_cleared: bool,
     ) -> None:
-        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        self.opened.append(Open(self._begun()))
         started = len(self.iterating)
         self.start_iterator(-1, over, reverse, 1)
         for key, age in written:
@@ -471,6 +609,9 @@ class StateMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.run(self.state._housekeeping.sweep())
         now = self.clock.ticks()
+        self.changes += [
+            ("sessions", key) for key, row in self.rows.sessions.items() if row[1] <= now
+        ]
         self.rows.sessions = {
             key: session for key, session in self.rows.sessions.items() if session[1] > now
         }
@@ -525,7 +666,14 @@ class StateMachine(RuleBasedStateMachine):
     def _user(self, one: Open, key: str) -> User | None:
         if key in one.users:
             return one.users[key]
-        return None if one.users_cleared else self.rows.users.get(key)
+        rows = self.rows if one.since is None else one.since[0]
+        return None if one.users_cleared else rows.users.get(key)
+
+    def _version(self, one: Open, key: str) -> int | None:
+        if self._user(one, key) is None:
+            return None
+        rows = self.rows if one.since is None else one.since[0]
+        return 0 if key in one.users else rows.versions[key]
 
     def _number(self) -> str:
         self.numbers += 1

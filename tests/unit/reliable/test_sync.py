@@ -132,7 +132,7 @@ class TestCollections:
             assert users.get(tx, "bob", None) is None
             assert users.get_or_add(tx, "bob", lambda: bob) == bob
             assert users.upsert(tx, "bob", ada, lambda user: User(user.email, 8)).age == 8
-            assert users.compare_and_set(tx, "ada", bob, ada)
+            assert users.compare_and_set(tx, "ada", bob, expected=ada)
             assert users.get_many(tx, ["ada", "bob", "eve"]).keys() == {"ada", "bob"}
             assert users.contains(tx, "ada")
             assert users.pop(tx, "ada") == bob

@@ -57,6 +57,7 @@ class ReliableConcurrentQueue(Generic[V]):
 
     cache = None
     index_operations = None
+    keeps_every_change = False
 
     def __init__(
         self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
@@ -74,6 +75,11 @@ class ReliableConcurrentQueue(Generic[V]):
         for key, row in collection.rows.values.items():
             self._offer(key, row)
 
+    @property
+    def auto(self) -> "AutoConcurrentQueue[V]":
+        """The same operations without a transaction block: each is a transaction of its own."""
+        return AutoConcurrentQueue(self._state, self)
+
     async def enqueue(
         self, tx: Transaction, value: V, *, delay: float = 0.0, timeout: float | None = None
     ) -> None:
@@ -82,7 +88,7 @@ class ReliableConcurrentQueue(Generic[V]):
         space = await self._enter(tx, timeout)
         visible = tx.now + round(seconds * TICKS_PER_SECOND) if seconds else 0
         version = self.collection.description.written_version
-        stored = self.codec.encode(value, version=version)
+        stored = self.codec.encode(value, version=version, stored=tx.origin_of(value, self.codec))
         tx.stage_enqueue(space, _row(visible, 0, stored))
         space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
 
@@ -107,6 +113,8 @@ class ReliableConcurrentQueue(Generic[V]):
             rows = [self.collection.rows.values[key] for key in keys]
             values = [self.codec.decode(row[HEADER_BYTES:]) for row in rows]
             stage_all(tx, space, dict.fromkeys(keys))
+        for value, row in zip(values, rows, strict=True):
+            tx.note_origin(value, row[HEADER_BYTES:], self.codec)
         for key in keys:  # the consumer may change a value that it dequeued
             space.handed_out.pop(key, None)
         return values
@@ -135,6 +143,7 @@ class ReliableConcurrentQueue(Generic[V]):
                 number, stored = _deliveries(row) + 1, row[HEADER_BYTES:]
                 rows[key] = _row(visible, number, stored)
                 value = self.codec.decode(stored)
+                tx.note_origin(value, stored, self.codec)
                 deliveries.append(Delivery(value, int.from_bytes(key), number, visible))
             stage_all(tx, space, rows)
         return deliveries
@@ -371,6 +380,77 @@ class ReliableConcurrentQueue(Generic[V]):
             heapq.heappush(self._hidden, (visible, key))
         else:
             heapq.heappush(self._ready, key)
+
+
+class AutoConcurrentQueue(Generic[V]):
+    """The operations of a concurrent queue without a transaction block.
+
+    A value that is dequeued is removed at once; `receive` keeps it until `complete`. `jobs.auto`
+    returns it.
+    """
+
+    def __init__(self, state: Transactions, owner: ReliableConcurrentQueue[V]) -> None:
+        self._state = state
+        self._owner = owner
+
+    async def enqueue(self, value: V, *, delay: float = 0.0, timeout: float | None = None) -> None:
+        """Add a value; it becomes visible after `delay` seconds."""
+        async with self._state.transaction() as tx:
+            await self._owner.enqueue(tx, value, delay=delay, timeout=timeout)
+
+    async def dequeue(
+        self, default: D | None = None, *, wait: float = 0.0, timeout: float | None = None
+    ) -> V | D | None:
+        """Remove and return a value; `default` if there is none after `wait` seconds."""
+        async with self._state.transaction() as tx:
+            return await self._owner.dequeue(tx, default, wait=wait, timeout=timeout)
+
+    async def dequeue_many(
+        self, count: int, *, wait: float = 0.0, timeout: float | None = None
+    ) -> list[V]:
+        """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
+        async with self._state.transaction() as tx:
+            return await self._owner.dequeue_many(tx, count, wait=wait, timeout=timeout)
+
+    async def receive(
+        self,
+        count: int = 1,
+        *,
+        visibility: float,
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> list[Delivery[V]]:
+        """Return up to `count` items and hide them for `visibility` seconds."""
+        async with self._state.transaction() as tx:
+            return await self._owner.receive(
+                tx, count, visibility=visibility, wait=wait, timeout=timeout
+            )
+
+    async def complete(self, delivery: Delivery[V], *, timeout: float | None = None) -> bool:
+        """Remove a received item; return False if it was received again since."""
+        async with self._state.transaction() as tx:
+            return await self._owner.complete(tx, delivery, timeout=timeout)
+
+    async def release(
+        self, delivery: Delivery[V], *, delay: float = 0.0, timeout: float | None = None
+    ) -> bool:
+        """Make a received item visible after `delay` seconds; False if it was received since."""
+        async with self._state.transaction() as tx:
+            return await self._owner.release(tx, delivery, delay=delay, timeout=timeout)
+
+    async def peek(self, default: D | None = None) -> V | D | None:
+        """Return a visible value without removing it; `default` if there is none."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.peek(snapshot, default)
+
+    async def count(self) -> int:
+        """Return the number of items, including hidden ones."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.count(snapshot)
+
+    async def clear(self, *, timeout: float | None = None) -> None:
+        """Remove all items."""
+        await self._owner.clear(timeout=timeout)
 
 
 def _checked_delay(delay: object) -> float:

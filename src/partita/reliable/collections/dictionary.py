@@ -3,24 +3,30 @@
 A single read takes a shared lock and is repeatable. A write takes the exclusive lock; its own
 transaction sees it at once, others after the commit. Enumerations and counts read a snapshot,
 combined with the transaction's own writes. Reads of a snapshot take no locks. The file is long
-because it implements the operations of a standard type.
+because it implements the operations of a standard type, twice: in a transaction, and `auto`.
 """
 
 import asyncio
 import contextlib
 import enum
 import heapq
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar, overload
+from typing import Final, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from partita.errors import KeyExistsError, KeyNotFoundError, UsageError
+from partita.errors import KeyExistsError, UsageError, VersionConflictError
 from partita.reliable.collections import enumeration
 from partita.reliable.collections.change_feed import ChangeFeed
-from partita.reliable.collections.enumeration import ReadView, scan, snapshot_view, transaction_view
-from partita.reliable.collections.indexes import IndexView
+from partita.reliable.collections.dictionary_rows import (
+    EXPIRES,
+    STALE_EXPIRIES_MIN,
+    UNCOMMITTED,
+    DictionaryRows,
+    guard,
+)
 from partita.reliable.collections.snapshot import Snapshot
 from partita.reliable.collections.transaction import (
     Transaction,
@@ -29,26 +35,13 @@ from partita.reliable.collections.transaction import (
     refuse_snapshot,
 )
 from partita.reliable.state.locks import LockMode
-from partita.reliable.state.records import Alter, Operation
-from partita.reliable.state.state import Collection, encode_description
 from partita.reliable.values.arguments import checked_limit, checked_timeout, checked_ttl
-from partita.reliable.values.key_codec import KeyCodec
-from partita.reliable.values.serialization import (
-    ValueCache,
-    ValueCodec,
-    stored_expiry,
-    stored_version,
-)
+from partita.reliable.values.serialization import stored_expiry, stored_version
 from partita.ticks import TICKS_PER_SECOND
 
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
-
-STALE_EXPIRIES_MIN = 1_024
-"""Expiries of overwritten rows are kept up to this many plus the number of rows."""
-EXPIRES = 0x80
-"""The bit of a stored value's first byte that says it has an expiry."""
 
 
 class Missing(enum.Enum):
@@ -67,41 +60,27 @@ MISSING: Final = Missing.MISSING
 NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
 
-class DictionaryState(Transactions, Protocol):
-    """What a dictionary needs of its state."""
+class Versioned(msgspec.Struct, Generic[V], frozen=True):
+    """A value with its version: the sequence of the commit that wrote it.
 
-    async def build_index(self, owner: "ReliableDictionary[Any, Any]", view: IndexView) -> None: ...
+    A version never returns: a row that is deleted and added again has another one. It is 0 for a
+    row that the transaction itself has written.
+    """
 
-    def feed(self, dictionary: "ReliableDictionary[K, V]", since: int) -> ChangeFeed[K, V]: ...
+    value: V
+    version: int
 
 
-class ReliableDictionary(Generic[K, V]):
+class ReliableDictionary(DictionaryRows[K, V]):
     """A durable dictionary. Open it with `state.dictionary(...)`.
 
     Every operation takes a transaction; reads also accept a snapshot.
     """
 
-    def __init__(
-        self,
-        state: DictionaryState,
-        collection: Collection,
-        *,
-        keys: KeyCodec[K],
-        values: ValueCodec[V],
-        ttl: float | None,
-        is_copied: bool,
-    ) -> None:
-        self._state = state
-        self.name = collection.description.name
-        self.collection = collection
-        self._keys = keys
-        self.codec = values
-        self._ttl = checked_ttl(ttl)
-        self.cache: ValueCache[V] | None = None if is_copied else ValueCache()
-        """None where each read returns a new object, which its reader may change."""
-        self._expiring: list[tuple[int, bytes]] = []
-        self.indexes: dict[str, IndexView] = {}
-        self._note_expiries()
+    @property
+    def auto(self) -> "AutoDictionary[K, V]":
+        """The same operations without a transaction block: each is a transaction of its own."""
+        return AutoDictionary(self._state, self)
 
     # --- reading one key ------------------------------------------------------------------
 
@@ -146,12 +125,15 @@ class ReliableDictionary(Generic[K, V]):
             refuse_snapshot(tx)
             space = tx.space(self, timeout) or await tx.enter(self, timeout)
             if tx.is_on_primary:
-                waiter = tx.acquire(self, encoded, lock, timeout)
-                if waiter is not None:
-                    await tx.wait(self, waiter, timeout)
+                if tx.takes_locks:
+                    waiter = tx.acquire(self, encoded, lock, timeout)
+                    if waiter is not None:
+                        await tx.wait(self, waiter, timeout)
+                else:
+                    guard(space, encoded, lock)
                 stored = self._find(tx, space, encoded)
                 if stored is not None:
-                    return self._seen(space, encoded, stored)
+                    return self._seen(tx, space, encoded, stored)
             else:
                 stored = self._find_at(tx.snapshot, encoded)
         if stored is not None:
@@ -179,10 +161,10 @@ class ReliableDictionary(Generic[K, V]):
             space = tx.space(self, timeout) or await tx.enter(self, timeout)
             if tx.is_on_primary:
                 for encoded, key in ordered:
-                    await tx.lock(self, encoded, lock, timeout)
+                    await self._read_lock(tx, space, encoded, lock, timeout)
                     stored = self._find(tx, space, encoded)
                     if stored is not None:
-                        found[key] = self._seen(space, encoded, stored)
+                        found[key] = self._seen(tx, space, encoded, stored)
                 return found
         snapshot = tx if isinstance(tx, Snapshot) else tx.snapshot
         for encoded, key in ordered:
@@ -207,8 +189,48 @@ class ReliableDictionary(Generic[K, V]):
         space = tx.space(self, timeout) or await tx.enter(self, timeout)
         if not tx.is_on_primary:
             return self._find_at(tx.snapshot, encoded) is not None
-        await tx.lock(self, encoded, lock, timeout)
+        await self._read_lock(tx, space, encoded, lock, timeout)
         return self._find(tx, space, encoded) is not None
+
+    @overload
+    async def get_versioned(
+        self,
+        tx: Transaction | Snapshot,
+        key: K,
+        *,
+        lock: LockMode = ...,
+        timeout: float | None = ...,
+    ) -> Versioned[V]: ...
+    @overload
+    async def get_versioned(
+        self,
+        tx: Transaction | Snapshot,
+        key: K,
+        default: D,
+        *,
+        lock: LockMode = ...,
+        timeout: float | None = ...,
+    ) -> Versioned[V] | D: ...
+    async def get_versioned(
+        self,
+        tx: Transaction | Snapshot,
+        key: K,
+        default: D | NoDefault = NO_DEFAULT,
+        *,
+        lock: LockMode = LockMode.SHARED,
+        timeout: float | None = None,
+    ) -> Versioned[V] | D:
+        """Return the value and its version, for a later `set` or `delete` with `if_version`.
+
+        Versions are kept from the first call of this method on a dictionary, by a record in the
+        log; rows that were written before have the sequence of that record as their version.
+        """
+        value = await self.get(tx, key, MISSING, lock=lock, timeout=timeout)
+        if value is not MISSING:
+            return Versioned(value, await self._version_of(tx, self._keys.encode(key)))
+        if default is NO_DEFAULT:
+            raise self._not_found(key)
+        return default
 
     # --- writing --------------------------------------------------------------------------
 
@@ -218,12 +240,19 @@ class ReliableDictionary(Generic[K, V]):
         key: K,
         value: V,
         *,
+        if_version: int | None = None,
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Write the value, whether the key exists or not."""
+        """Write the value, whether the key exists or not.
+
+        With `if_version` (of `get_versioned`) the row must have that version, otherwise
+        VersionConflictError is raised and nothing is written.
+        """
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
+        if if_version is not None:
+            self._check_version(tx, space, encoded, if_version)
         self._stage(tx, space, encoded, value, ttl)
 
     async def add(
@@ -265,7 +294,7 @@ class ReliableDictionary(Generic[K, V]):
         self,
         tx: Transaction,
         key: K,
-        default: V,
+        default: V | Callable[[], V],
         update: Callable[[V], V],
         *,
         ttl: float | None = None,
@@ -273,13 +302,16 @@ class ReliableDictionary(Generic[K, V]):
     ) -> V:
         """Write `default` for a new key, `update(value)` for an existing one; return the value.
 
-        `update` runs while the key is locked. It must return a new object and not change the
-        given one.
+        `default` may be a function, which is called only for a new key. Both functions run while
+        the key is locked. `update` must return a new object and not change the given one.
         """
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
         stored = self._find(tx, space, encoded)
-        value = default if stored is None else update(self._seen(space, encoded, stored))
+        if stored is not None:
+            value = update(self._seen(tx, space, encoded, stored))
+        else:
+            value = default() if callable(default) else default
         if asyncio.iscoroutine(value):
             value.close()
             raise UsageError(
@@ -309,14 +341,14 @@ class ReliableDictionary(Generic[K, V]):
             tx.check_writable()
         space = tx.space(self, timeout) or await tx.enter(self, timeout)
         if self._find(tx, space, encoded) is not None:
-            await tx.lock(self, encoded, LockMode.SHARED, timeout)
+            await self._read_lock(tx, space, encoded, LockMode.SHARED, timeout)
             stored = self._find(tx, space, encoded)
             if stored is not None:
-                return self._seen(space, encoded, stored)
-        await tx.lock(self, encoded, LockMode.EXCLUSIVE, timeout)
+                return self._seen(tx, space, encoded, stored)
+        await self._read_lock(tx, space, encoded, LockMode.EXCLUSIVE, timeout)
         stored = self._find(tx, space, encoded)
         if stored is not None:
-            return self._seen(space, encoded, stored)
+            return self._seen(tx, space, encoded, stored)
         new = value() if callable(value) else value
         self._stage(tx, space, encoded, new, ttl)
         return new
@@ -326,21 +358,23 @@ class ReliableDictionary(Generic[K, V]):
         tx: Transaction,
         key: K,
         value: V,
-        expected: V | Missing,
-        *,
+        *old_form: V | Missing,
+        expected: V | Missing | NoDefault = NO_DEFAULT,
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Write the value if the key has the expected value (MISSING: if the key is absent).
+        """Write the value if the key has the `expected` value (MISSING: if the key is absent).
 
-        Values are compared in their stored form: they are equal if all fields are equal.
+        Values are compared in their stored form: they are equal if all fields are equal. Pass
+        `expected` by keyword; by position it is accepted for one more version.
         """
+        wanted = _expected(old_form, expected)
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
         stored = self._find(tx, space, encoded)
-        if (stored is None) != (expected is MISSING):
+        if (stored is None) != (wanted is MISSING):
             return False
-        if stored is not None and self.codec.mutated_path(expected, stored) is not None:  # type: ignore[arg-type]
+        if stored is not None and self.codec.mutated_path(wanted, stored) is not None:  # type: ignore[arg-type]
             return False
         self._stage(tx, space, encoded, value, ttl)
         return True
@@ -365,16 +399,29 @@ class ReliableDictionary(Generic[K, V]):
         stored = self._find(tx, space, encoded)
         if stored is not None:
             value = self._decode(encoded, stored)
+            tx.note_origin(value, stored, self.codec)
             self._stage_delete(tx, space, encoded)
             return value
         if default is NO_DEFAULT:
             raise self._not_found(key)
         return default
 
-    async def delete(self, tx: Transaction, key: K, *, timeout: float | None = None) -> bool:
-        """Remove the key; return False if it was absent."""
+    async def delete(
+        self,
+        tx: Transaction,
+        key: K,
+        *,
+        if_version: int | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Remove the key; return False if it was absent.
+
+        With `if_version` the row must exist and have that version: VersionConflictError.
+        """
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
+        if if_version is not None:
+            self._check_version(tx, space, encoded, if_version)
         if self._find(tx, space, encoded) is None:
             return False
         self._stage_delete(tx, space, encoded)
@@ -514,49 +561,15 @@ class ReliableDictionary(Generic[K, V]):
 
     # --- used by the transaction and the state --------------------------------------------
 
-    def key_of(self, encoded: bytes) -> object:
-        return self._keys.decode(encoded)
-
-    def value_of(self, encoded: bytes, stored: bytes) -> V:
-        """Return the value of a row, for an index."""
-        return self._decode(encoded, stored)
-
-    def decode_pair(self, encoded: bytes, stored: bytes | None) -> tuple[K, V | None]:
-        """Return key and value of a row from the log."""
-        value = None if stored is None else self.codec.decode(stored)
-        return self._keys.decode(encoded), value
-
-    def index_operations(self, space: Workspace, indexes: list[Collection]) -> list[Operation]:
-        """Return the changes of the indexes; mark those with an unknown function as not ready."""
-        operations: list[Operation] = []
-        for index in indexes:
-            name = index.description.name.rpartition("\x00")[2]
-            view = self.indexes.get(name)
-            # An index of another version of the function is not updated but built again.
-            if view is not None and (view.is_ready or not index.description.is_ready):
-                operations.extend(view.operations(space))
-            elif index.description.is_ready:
-                stale = msgspec.structs.replace(index.description, is_ready=False)
-                operations.append(Alter(index.id, encode_description(stale)))
-        return operations
-
-    def expired_keys(self, now: int, limit: int) -> list[bytes]:
-        """Return expired keys, each once: `sweep` removes them."""
-        keys: list[bytes] = []
-        values = self.collection.rows.values
-        while self._expiring and self._expiring[0][0] <= now and len(keys) < limit:
-            expires, key = heapq.heappop(self._expiring)
-            stored = values.get(key)
-            if stored is not None and stored_expiry(stored) == expires:
-                keys.append(key)
-        return keys
-
-    def expect_again(self, keys: list[bytes]) -> None:
-        """Return keys that a sweep could not remove to the list of expiries."""
-        values = self.collection.rows.values
-        for key in keys:
-            if key in values and values[key][0] & EXPIRES:
-                heapq.heappush(self._expiring, (stored_expiry(values[key]), key))
+    def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
+        """Record the expiry of a row that was applied."""
+        if new is not None and new[0] & EXPIRES:
+            self._has_expiries = True
+            heapq.heappush(self._expiring, (stored_expiry(new), key))
+            rows = self.collection.rows.values
+            if len(self._expiring) > STALE_EXPIRIES_MIN + 2 * len(rows):
+                self._note_expiries()
+                self._has_expiries = True
 
     async def sweep(self, tx: Transaction, keys: list[bytes]) -> None:
         """Remove the rows that are still expired."""
@@ -580,62 +593,7 @@ class ReliableDictionary(Generic[K, V]):
             count += 1
         return count
 
-    def rebind(self, collection: Collection) -> None:
-        """Use the rows of a full copy."""
-        self.collection = collection
-        if self.cache is not None:
-            self.cache.clear()
-        self._note_expiries()
-
     # --------------------------------------------------------------------------------------
-
-    def _find(self, tx: Transaction, space: Workspace, encoded: bytes) -> bytes | None:
-        stored = space.find(encoded)
-        if stored is not None and stored[0] & EXPIRES and stored_expiry(stored) <= tx.now:
-            return None
-        return stored
-
-    def _find_at(self, snapshot: Snapshot, encoded: bytes) -> bytes | None:
-        stored = snapshot.find(self.collection, encoded)
-        if stored is not None and stored[0] & EXPIRES and stored_expiry(stored) <= snapshot.now:
-            return None
-        return stored
-
-    def _decode(self, encoded: bytes, stored: bytes) -> V:
-        cached = None if self.cache is None else self.cache.find(encoded, stored)
-        if cached is not None:
-            return cached[1]
-        value = self.codec.decode(stored)
-        if self.cache is not None:
-            self.cache.put(encoded, stored, value)
-        return value
-
-    def _read(self, tx: Transaction | Snapshot, encoded: bytes, stored: bytes) -> V:
-        """Decode a row of an enumeration, which leaves the cache to single reads."""
-        if not isinstance(tx, Snapshot):
-            space = tx.space(self)
-            if space is not None and encoded in space.writes:
-                return self._seen(space, encoded, stored)
-            if space is not None and self.cache is None:
-                value = self.codec.decode(stored)
-                tx.hand_out(space, encoded, stored, value)
-                return value
-        return self._read_committed(encoded, stored)
-
-    def _read_committed(self, encoded: bytes, stored: bytes) -> V:
-        cached = None if self.cache is None else self.cache.find(encoded, stored)
-        return self.codec.decode(stored) if cached is None else cached[1]
-
-    def _seen(self, space: Workspace, encoded: bytes, stored: bytes) -> V:
-        """Return the value of a locked read and record it for the mutation check."""
-        if self.cache is not None and space.writes.get(encoded) is stored:
-            return space.given[encoded]  # type: ignore[return-value]
-        value = self._decode(encoded, stored)
-        if self.cache is None:
-            space.copies.setdefault(encoded, []).append((stored, value))
-        else:
-            space.seen[encoded] = (stored, value)
-        return value
 
     async def _write_lock(
         self, tx: Transaction, encoded: bytes, timeout: float | None
@@ -646,10 +604,32 @@ class ReliableDictionary(Generic[K, V]):
             if not tx.is_on_primary:
                 tx.check_writable()
             space = await tx.enter(self, timeout)
-        waiter = tx.acquire(self, encoded, LockMode.EXCLUSIVE, timeout)
-        if waiter is not None:
-            await tx.wait(self, waiter, timeout)
+        if tx.takes_locks:
+            waiter = tx.acquire(self, encoded, LockMode.EXCLUSIVE, timeout)
+            if waiter is not None:
+                await tx.wait(self, waiter, timeout)
+        elif not tx.is_on_primary:
+            tx.check_writable()
         return space
+
+    def _check_version(
+        self, tx: Transaction, space: Workspace, encoded: bytes, wanted: int
+    ) -> None:
+        found: int | None = None
+        if self._find(tx, space, encoded) is not None:
+            if encoded in space.writes:
+                found = UNCOMMITTED
+            elif self.collection.versioned_since:
+                sequence = tx.sequence if space.at is None else space.at
+                found = self.collection.version(encoded, sequence)
+        if found != wanted:
+            raise VersionConflictError(
+                "VersionConflict",
+                f"The row does not have version {wanted}: "
+                + ("it does not exist." if found is None else f"it has version {found}."),
+                facts={"collection": self.name, "key": self.key_of(encoded), "version": found},
+                hint="Read it again with get_versioned(), decide again, and write.",
+            )
 
     def _stage(
         self, tx: Transaction, space: Workspace, encoded: bytes, value: V, ttl: float | None
@@ -661,10 +641,11 @@ class ReliableDictionary(Generic[K, V]):
     def _put(
         self, tx: Transaction, space: Workspace, encoded: bytes, value: V, expires: int
     ) -> None:
+        moved = tx.origin_of(value, self.codec)
         stored = self.codec.encode(
             value,
             version=self.collection.description.written_version,
-            stored=space.find(encoded),
+            stored=space.find(encoded) if moved is None else moved,
             expires=expires,
         )
         tx.stage(space, encoded, stored)
@@ -680,97 +661,151 @@ class ReliableDictionary(Generic[K, V]):
         space.copies.pop(encoded, None)
         space.handed_out.pop(encoded, None)
 
-    async def _scan(
-        self, view: ReadView, lower: bytes, upper: bytes | None, *, reverse: bool
-    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-        may_expire = self._has_expiries or self._ttl is not None or bool(view.writes)
-        async for rows in scan(view, self.collection, lower, upper, reverse=reverse):
-            if may_expire:
-                yield [row for row in rows if not _is_expired(row[1], view.snapshot.now)]
-            else:
-                yield rows
 
-    async def _view(self, tx: Transaction | Snapshot, timeout: float | None) -> ReadView:
-        """Return the view of an enumeration that starts now."""
-        if isinstance(tx, Snapshot):
-            return snapshot_view(tx)
-        refuse_snapshot(tx)
-        return transaction_view(tx, tx.space(self, timeout) or await tx.enter(self, timeout))
+class AutoDictionary(Generic[K, V]):
+    """The operations of a dictionary without a transaction: `await users.auto.set(key, user)`.
 
-    def _bounds(self, prefix: object, start: K | None, end: K | None) -> tuple[bytes, bytes | None]:
-        lower, upper = b"", None
-        if prefix is not None:
-            lower, upper = self._keys.prefix_range(prefix)
-        if start is not None:
-            lower = max(lower, self._keys.encode(start))
-        if end is not None:
-            encoded = self._keys.encode(end)
-            upper = encoded if upper is None else min(upper, encoded)
-        if upper is not None and upper < lower:
-            upper = lower
-        return lower, upper
+    Each write is one transaction; each read is a snapshot, which waits for no lock. To combine
+    several operations, use a transaction. `users.auto` returns it.
+    """
 
-    async def _matches(
-        self, seen: ReadView, view: IndexView, wanted: object, *, reverse: bool
-    ) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Yield the rows of an index key; read every row if the index is newer than the view."""
-        if view.covers(seen.snapshot):
-            async for encoded in view.find(seen, wanted, reverse=reverse):
-                stored = seen.find(self.collection, encoded)
-                if stored is not None and not _is_expired(stored, seen.snapshot.now):
-                    yield encoded, stored
-            return
-        async for rows in self._scan(seen, b"", None, reverse=reverse):
-            for encoded, stored in rows:
-                if view.is_match(encoded, stored, wanted):
-                    yield encoded, stored
+    def __init__(self, state: Transactions, owner: ReliableDictionary[K, V]) -> None:
+        self._state = state
+        self._owner = owner
 
-    def _index(self, given: dict[str, object]) -> tuple[IndexView, object]:
-        if len(given) != 1:
-            raise UsageError(
-                "IndexUnknown",
-                f"find() takes the value of one index, not of {len(given)}.",
-                facts={"collection": self.name, "indexes": sorted(self.indexes)},
-                hint='Name one index, as in find(snapshot, item="lamp").',
+    @overload
+    async def get(self, key: K) -> V: ...
+    @overload
+    async def get(self, key: K, default: D) -> V | D: ...
+    async def get(self, key: K, default: D | NoDefault = NO_DEFAULT) -> V | D:
+        """Return the value; `default` for an absent key, or KeyNotFoundError without one."""
+        async with self._state.snapshot() as snapshot:
+            return cast("V | D", await self._owner.get(snapshot, key, default))
+
+    @overload
+    async def get_versioned(self, key: K) -> Versioned[V]: ...
+    @overload
+    async def get_versioned(self, key: K, default: D) -> Versioned[V] | D: ...
+    async def get_versioned(self, key: K, default: D | NoDefault = NO_DEFAULT) -> Versioned[V] | D:
+        """Return the value and its version, for a later write with `if_version`."""
+        async with self._state.snapshot() as snapshot:
+            found = await self._owner.get_versioned(snapshot, key, default)
+            return cast("Versioned[V] | D", found)
+
+    async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """Return the values of the keys that exist."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.get_many(snapshot, keys)
+
+    async def contains(self, key: K) -> bool:
+        """Return whether the key exists."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.contains(snapshot, key)
+
+    async def count(self) -> int:
+        """Return the number of keys."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.count(snapshot)
+
+    async def set(
+        self,
+        key: K,
+        value: V,
+        *,
+        if_version: int | None = None,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Write the value, whether the key exists or not; with `if_version` as in a transaction."""
+        async with self._state.transaction() as tx:
+            await self._owner.set(tx, key, value, if_version=if_version, ttl=ttl, timeout=timeout)
+
+    async def add(
+        self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None
+    ) -> None:
+        """Write a new key; KeyExistsError if it exists."""
+        async with self._state.transaction() as tx:
+            await self._owner.add(tx, key, value, ttl=ttl, timeout=timeout)
+
+    async def try_add(
+        self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None
+    ) -> bool:
+        """Write a new key and return True; False if it exists."""
+        async with self._state.transaction() as tx:
+            return await self._owner.try_add(tx, key, value, ttl=ttl, timeout=timeout)
+
+    async def upsert(
+        self,
+        key: K,
+        default: V | Callable[[], V],
+        update: Callable[[V], V],
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> V:
+        """Write `default` for a new key, `update(value)` for an existing one; return the value."""
+        async with self._state.transaction() as tx:
+            return await self._owner.upsert(tx, key, default, update, ttl=ttl, timeout=timeout)
+
+    async def get_or_add(
+        self,
+        key: K,
+        value: V | Callable[[], V],
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> V:
+        """Return the value of the key; write `value` (or what it returns) first if it is new."""
+        async with self._state.transaction() as tx:
+            return await self._owner.get_or_add(tx, key, value, ttl=ttl, timeout=timeout)
+
+    async def compare_and_set(
+        self,
+        key: K,
+        value: V,
+        *,
+        expected: V | Missing,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Write the value if the key has the `expected` value (MISSING: if the key is absent)."""
+        async with self._state.transaction() as tx:
+            return await self._owner.compare_and_set(
+                tx, key, value, expected=expected, ttl=ttl, timeout=timeout
             )
-        [(name, wanted)] = given.items()
-        view = self.indexes.get(name)
-        if view is None:
-            raise UsageError(
-                "IndexUnknown",
-                f"The dictionary {self.name!r} was opened without an index {name!r}.",
-                facts={"collection": self.name, "indexes": sorted(self.indexes)},
-                hint="Declare the index: state.dictionary(..., indexes={name: function}).",
-            )
-        return view, wanted
 
-    def _note_expiries(self) -> None:
-        values = self.collection.rows.values
-        self._expiring = [
-            (stored_expiry(stored), key) for key, stored in values.items() if stored[0] & EXPIRES
-        ]
-        heapq.heapify(self._expiring)
-        self._has_expiries = bool(self._expiring)
-        """Whether a row ever had one: older snapshots still see removed rows."""
+    @overload
+    async def pop(self, key: K, *, timeout: float | None = ...) -> V: ...
+    @overload
+    async def pop(self, key: K, default: D, *, timeout: float | None = ...) -> V | D: ...
+    async def pop(
+        self, key: K, default: D | NoDefault = NO_DEFAULT, *, timeout: float | None = None
+    ) -> V | D:
+        """Remove the key and return its value; `default`, or KeyNotFoundError, if it is absent."""
+        async with self._state.transaction() as tx:
+            return cast("V | D", await self._owner.pop(tx, key, default, timeout=timeout))
 
-    def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
-        """Record the expiry of a row that was applied."""
-        if new is not None and new[0] & EXPIRES:
-            self._has_expiries = True
-            heapq.heappush(self._expiring, (stored_expiry(new), key))
-            rows = self.collection.rows.values
-            if len(self._expiring) > STALE_EXPIRIES_MIN + 2 * len(rows):
-                self._note_expiries()
-                self._has_expiries = True
+    async def delete(
+        self, key: K, *, if_version: int | None = None, timeout: float | None = None
+    ) -> bool:
+        """Remove the key; return False if it was absent."""
+        async with self._state.transaction() as tx:
+            return await self._owner.delete(tx, key, if_version=if_version, timeout=timeout)
 
-    def _not_found(self, key: K) -> KeyNotFoundError:
-        return KeyNotFoundError(
-            "KeyNotFound",
-            f"The dictionary {self.name!r} does not contain this key.",
-            facts={"collection": self.name, "key": key},
-            hint="Pass a default: get(tx, key, None), or MISSING if None may be a value.",
+    async def clear(self, *, timeout: float | None = None) -> None:
+        """Remove all keys."""
+        await self._owner.clear(timeout=timeout)
+
+
+def _expected(old_form: tuple[V | Missing, ...], expected: V | Missing | NoDefault) -> V | Missing:
+    if len(old_form) == 1 and expected is NO_DEFAULT:
+        warnings.warn(
+            "compare_and_set() takes expected= by keyword; by position it will be refused.",
+            DeprecationWarning,
+            stacklevel=3,
         )
-
-
-def _is_expired(stored: bytes, now: int) -> bool:
-    return bool(stored[0] & EXPIRES) and stored_expiry(stored) <= now
+        return old_form[0]
+    if old_form or expected is NO_DEFAULT:
+        message = "compare_and_set() takes tx, key and value by position, and expected= by keyword."
+        raise TypeError(message)
+    return expected

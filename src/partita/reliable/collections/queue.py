@@ -68,6 +68,7 @@ class ReliableQueue(Generic[V]):
 
     cache = None
     index_operations = None
+    keeps_every_change = False
 
     def __init__(
         self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
@@ -80,11 +81,16 @@ class ReliableQueue(Generic[V]):
         self._head = _first_position(collection)
         """There is no value before this position, and there will be none."""
 
+    @property
+    def auto(self) -> "AutoQueue[V]":
+        """The same operations without a transaction block: each is a transaction of its own."""
+        return AutoQueue(self._state, self)
+
     async def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
         """Add a value at the end; other transactions see it after the commit."""
         space = await self._enter(tx, timeout)
         version = self.collection.description.written_version
-        stored = self.codec.encode(value, version=version)
+        stored = self.codec.encode(value, version=version, stored=tx.origin_of(value, self.codec))
         tx.stage_enqueue(space, stored)
         space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
 
@@ -235,6 +241,8 @@ class ReliableQueue(Generic[V]):
         values = [self.codec.decode(one) for one in (*stored, *own)]
         stage_all(tx, space, dict.fromkeys(keys))
         del space.enqueued[: len(own)]
+        for value, one in zip(values, (*stored, *own), strict=True):
+            tx.note_origin(value, one, self.codec)
         for key in keys:  # the consumer may change a value that it dequeued
             space.handed_out.pop(key, None)
         return values
@@ -246,6 +254,51 @@ class ReliableQueue(Generic[V]):
         if space is not None and self.codec.is_copied and isinstance(tx, Transaction):
             tx.hand_out(space, place, stored, value)
         return value
+
+
+class AutoQueue(Generic[V]):
+    """The operations of a queue without a transaction block: `await jobs.auto.enqueue(job)`.
+
+    A value that is dequeued is removed at once: use a transaction to remove it together with the
+    result of its work. `jobs.auto` returns it.
+    """
+
+    def __init__(self, state: Transactions, owner: ReliableQueue[V]) -> None:
+        self._state = state
+        self._owner = owner
+
+    async def enqueue(self, value: V, *, timeout: float | None = None) -> None:
+        """Add a value at the end."""
+        async with self._state.transaction() as tx:
+            await self._owner.enqueue(tx, value, timeout=timeout)
+
+    async def dequeue(
+        self, default: D | None = None, *, wait: float = 0.0, timeout: float | None = None
+    ) -> V | D | None:
+        """Remove and return the first value; `default` if there is none after `wait` seconds."""
+        async with self._state.transaction() as tx:
+            return await self._owner.dequeue(tx, default, wait=wait, timeout=timeout)
+
+    async def dequeue_many(
+        self, count: int, *, wait: float = 0.0, timeout: float | None = None
+    ) -> list[V]:
+        """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
+        async with self._state.transaction() as tx:
+            return await self._owner.dequeue_many(tx, count, wait=wait, timeout=timeout)
+
+    async def peek(self, default: D | None = None) -> V | D | None:
+        """Return the first value without removing it; `default` if there is none."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.peek(snapshot, default)
+
+    async def count(self) -> int:
+        """Return the number of values."""
+        async with self._state.snapshot() as snapshot:
+            return await self._owner.count(snapshot)
+
+    async def clear(self, *, timeout: float | None = None) -> None:
+        """Remove all values."""
+        await self._owner.clear(timeout=timeout)
 
 
 def _own_place(index: int) -> bytes:

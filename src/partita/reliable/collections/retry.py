@@ -1,4 +1,4 @@
-"""Retries of transactions: which errors are retried, and after which delay.
+"""Retries of transactions: which errors are retried.
 
 Lock time-outs, deadlocks and aborts by the system are retried with a new transaction, with full
 jitter. A lost primary or a closed state is not retried: another replica must do the work. A
@@ -19,18 +19,12 @@ from partita.errors import (
     PartitaError,
     StoreBusyError,
     TransactionAbortedError,
-    UsageError,
 )
 from partita.reliable.collections.transaction import Status, Transaction
-from partita.reliable.values.arguments import checked_count, checked_timeout
+from partita.retrying import RetryPolicy
 from partita.ticks import Clock
 
 T = TypeVar("T")
-
-ATTEMPTS = 8
-FIRST_DELAY_SECONDS = 0.05
-DELAY_SECONDS_MAX = 2.0
-DEADLINE_SECONDS = 60.0
 
 RETRIED = (LockTimeoutError, TransactionAbortedError, NotReadableError, StoreBusyError)
 
@@ -45,26 +39,22 @@ class Committed(msgspec.Struct, Generic[T], frozen=True):
     commit_sequence: int | None
 
 
-class Backoff(msgspec.Struct, frozen=True):
-    """The limits of retries; the delay before attempt n is random, below first_delay * 2**n."""
-
-    attempts: int = ATTEMPTS
-    first_delay: float = FIRST_DELAY_SECONDS
-    max_delay: float = DELAY_SECONDS_MAX
-    deadline: float = DEADLINE_SECONDS
-
-    def checked(self) -> "Backoff":
-        """Raise UsageError for invalid numbers."""
-        if checked_count(self.attempts) == 0:
-            raise UsageError("InvalidLimit", "attempts= must be at least 1.")
-        for seconds in (self.first_delay, self.max_delay, self.deadline):
-            checked_timeout(seconds)
-        return self
-
-    def delay(self, failures: int, clock: Clock) -> float:
-        """Return the seconds to wait after this many failures."""
-        ceiling = min(self.max_delay, self.first_delay * 2 ** min(failures - 1, 60))
-        return float(ceiling * int.from_bytes(clock.random_bytes(4)) / 2**32)
+def policy_of(
+    retry: RetryPolicy | None,
+    attempts: int | None,
+    first_delay: float | None,
+    max_delay: float | None,
+    deadline: float | None,
+) -> RetryPolicy:
+    """Return the policy of a call: `retry`, changed by the single limits that were given."""
+    single = {
+        "attempts": attempts,
+        "first_delay": first_delay,
+        "max_delay": max_delay,
+        "deadline": deadline,
+    }
+    given = {name: limit for name, limit in single.items() if limit is not None}
+    return msgspec.structs.replace(retry or RetryPolicy(), **given).checked()
 
 
 class Attempt:
@@ -104,17 +94,15 @@ class Attempt:
 
 
 async def attempts(
-    begin: Callable[[], Transaction], backoff: Backoff, clock: Clock
+    begin: Callable[[], Transaction], policy: RetryPolicy, clock: Clock
 ) -> AsyncIterator[Attempt]:
     """Yield attempts until one commits; the error of the last one is raised."""
-    backoff = backoff.checked()
     started = clock.monotonic()
-    for failures in range(1, backoff.attempts + 1):
-        delay = backoff.delay(failures, clock)
+    for failures in range(1, policy.attempts + 1):
+        delay = policy.delay(failures, clock)
 
         def is_last(number: int = failures, pause: float = delay) -> bool:
-            spent = clock.monotonic() - started + pause
-            return number == backoff.attempts or spent > backoff.deadline
+            return policy.is_last(number, clock.monotonic() - started + pause)
 
         attempt = Attempt(begin, is_last=is_last)
         yield attempt

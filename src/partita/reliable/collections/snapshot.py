@@ -53,7 +53,7 @@ class Snapshot:
     def check_collection(self, collection: Collection) -> None:
         """Raise if the collection was dropped or replaced by a full copy."""
         self.check()
-        if self._state.collections.get(collection.id) is collection:
+        if collection.is_new or self._state.collections.get(collection.id) is collection:
             return
         if collection.is_dropped:
             raise collection_dropped(collection.description.name)

@@ -2,8 +2,10 @@
 
 Writes are kept in workspaces until the commit makes them one entry of a record, so that an abort
 has nothing to undo. Read locks are released when the commit starts, the others when it was
-applied. A transaction may only be used by the task that opened it. The file is long because a
-commit needs all its parts, and a reader follows it without leaving the file.
+applied. With isolation="snapshot" the keys of dictionaries are locked only by the commit, which
+fails if one of them was written after the snapshot: the first committer wins. A transaction may
+only be used by the task that opened it. The file is long because a commit needs all its parts, and
+a reader follows it without leaving the file.
 """
 
 import asyncio
@@ -12,10 +14,10 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from partita.clock import LeapCheckedClock
 from partita.errors import (
@@ -31,22 +33,25 @@ from partita.errors import (
     TransactionAbortedError,
     TransactionUseError,
     UsageError,
+    WriteConflictError,
 )
 from partita.reliable.collections.committer import Committer
 from partita.reliable.collections.snapshot import Origin, Snapshot, collection_dropped, end_lost
+from partita.reliable.collections.state_counts import StateCounts
 from partita.reliable.state.locks import LockMode, LockTable, Waiter
 from partita.reliable.state.records import (
     Alter,
     Clear,
     Create,
     Delete,
+    Drop,
     Enqueue,
     Entry,
     Operation,
     Outcome,
     Put,
 )
-from partita.reliable.state.state import Collection, State
+from partita.reliable.state.state import Collection, Description, State, encode_description
 from partita.reliable.values import limits
 from partita.reliable.values.arguments import checked_timeout
 from partita.reliable.values.serialization import ValueCache, ValueCodec
@@ -74,6 +79,8 @@ class Status(enum.Enum):
     ABORTED = "aborted"
 
 
+Isolation = Literal["locks", "snapshot"]
+
 IndexOperations = Callable[["Workspace", list[Collection]], list[Operation]]
 
 
@@ -95,15 +102,21 @@ class Owner(Protocol):
     def index_operations(self) -> IndexOperations | None:
         """Returns what a commit writes to the indexes; None for a collection without any."""
 
+    @property
+    def keeps_every_change(self) -> bool:
+        """Whether a commit contains every write to a key, not only the last one."""
+
     def key_of(self, encoded: bytes) -> object:
         """Return the key for an error message."""
         ...
 
 
 class Transactions(Protocol):
-    """Opens the transactions that a collection needs for itself."""
+    """Opens the transactions and snapshots that a collection needs for itself."""
 
     def transaction(self) -> "Transaction": ...
+
+    def snapshot(self) -> Snapshot: ...
 
 
 class Workspace:
@@ -111,16 +124,20 @@ class Workspace:
 
     `writes` has the newest bytes by key (None: deleted) and `given` the objects that they encode;
     `seen` has the objects that were read with their bytes, `copies` the same where each read
-    returns a new object, and `handed_out` those of enumerations.
+    returns a new object, and `handed_out` those of enumerations. `journal` has all writes in their
+    order if the commit is to contain them.
     """
 
     __slots__ = (
+        "at",
         "collection",
         "copies",
         "enqueued",
         "given",
+        "guarded",
         "handed_out",
         "is_cleared",
+        "journal",
         "on_end",
         "owner",
         "seen",
@@ -137,6 +154,14 @@ class Workspace:
         self.handed_out: dict[bytes, list[tuple[bytes, object]]] = {}
         self.enqueued: list[bytes] = []
         self.is_cleared = False
+        self.journal: list[tuple[bytes, bytes | None]] | None = (
+            [] if owner.keeps_every_change else None
+        )
+        self.at: int | None = None
+        """The sequence that is read; None: the newest."""
+        self.guarded: set[bytes] = set()
+        """Keys that were read and must not have changed at the commit, though it does not write
+        them; only where `at` is a sequence."""
         self.on_end: Callable[[Workspace, bool], None] | None = None
         """Called at the end of the transaction; True: it was committed."""
 
@@ -144,7 +169,11 @@ class Workspace:
         """Return the newest bytes: the transaction's own writes first, then committed ones."""
         if key in self.writes:
             return self.writes[key]
-        return None if self.is_cleared else self.collection.rows.values.get(key)
+        if self.is_cleared:
+            return None
+        if self.at is not None:
+            return self.collection.find(key, self.at)
+        return self.collection.rows.values.get(key)
 
     def clear(self) -> None:
         self.is_cleared = True
@@ -154,6 +183,8 @@ class Workspace:
         self.copies.clear()
         self.handed_out.clear()
         self.enqueued.clear()
+        if self.journal is not None:
+            self.journal.clear()
 
     def operations(self) -> list[Operation]:
         identifier = self.collection.id
@@ -162,6 +193,8 @@ class Workspace:
         if self.is_cleared:
             committed = {}
             operations.append(Clear(identifier))
+        if self.journal is not None:
+            return operations + self._every_change(committed)
         for key, value in self.writes.items():
             if value is not None:
                 operations.append(Put(identifier, key, value))
@@ -170,6 +203,28 @@ class Workspace:
         if self.enqueued:
             operations += [Enqueue(identifier, value) for value in self.enqueued]
         return operations
+
+    def _every_change(self, committed: Mapping[bytes, bytes]) -> list[Operation]:
+        identifier = self.collection.id
+        operations: list[Operation] = []
+        exists: dict[bytes, bool] = {}
+        for key, value in self.journal or ():
+            if value is not None:
+                operations.append(Put(identifier, key, value))
+            elif exists.get(key, key in committed):
+                operations.append(Delete(identifier, key))
+            exists[key] = value is not None
+        return operations
+
+    async def validate(self, tx: "Transaction") -> None:
+        """Lock what the commit writes or guards, and raise if it has changed since the snapshot."""
+        assert self.at is not None
+        for key in sorted({*self.writes, *self.guarded}):
+            await tx.lock(self.owner, key, LockMode.EXCLUSIVE, None)
+            if self.collection.has_changed(key, self.at):
+                raise _write_conflict(tx.id, self.owner, key)
+        if self.is_cleared and self.collection.has_changed(None, self.at):
+            raise _write_conflict(tx.id, self.owner, None)
 
     def check_mutation(self) -> None:
         """Raise MutatedValueError if a value that was written or read has changed since."""
@@ -213,6 +268,7 @@ class Core:
         self.state = state
         self.clock = LeapCheckedClock(clock)
         self.locks = LockTable()
+        self.counts = StateCounts()
         self.committer: Committer | None = None
         self.role_error: PartitaError | None = None
         self.mutation_check = "on"
@@ -221,6 +277,8 @@ class Core:
         """Open transactions; one that is no longer referenced is aborted and removed."""
         self.entry_bytes_max = limits.TRANSACTION_BYTES_MAX
         """The largest entry of a transaction; less where the log accepts less."""
+        self.transaction_bytes_max = limits.TRANSACTION_BYTES_MAX
+        self.transaction_operations_max = limits.TRANSACTION_OPERATIONS_MAX
         self._name = name
         self._count = 0
         self._samples = 0
@@ -270,8 +328,21 @@ class Transaction:
     the commit has written something.
     """
 
-    def __init__(self, core: Core, *, timeout: float, is_shared: bool = False) -> None:
+    def __init__(  # noqa: PLR0915 - one attribute after the other
+        self,
+        core: Core,
+        *,
+        timeout: float,
+        isolation: Isolation = "locks",
+        is_shared: bool = False,
+    ) -> None:
         core.check_open()
+        if isolation not in ("locks", "snapshot"):
+            raise UsageError(
+                "InvalidIsolation",
+                f"isolation={isolation!r} is neither 'locks' nor 'snapshot'.",
+                hint='Omit it, or pass isolation="snapshot".',
+            )
         self._core = core
         if timeout != limits.LOCK_TIMEOUT_SECONDS:
             timeout = checked_timeout(timeout)
@@ -282,7 +353,15 @@ class Transaction:
         self._woken: asyncio.Future[None] | None = None
         self._spaces: dict[int, Workspace] = {}
         self._snapshot: Snapshot | None = None
+        self._first: list[Operation] = []
+        """Collections that are dropped and created, before the writes."""
         self._more: list[Operation] = []
+        self._created: dict[str, Collection] = {}
+        """The collections that this transaction creates, by name; no one else knows them."""
+        self._dropped: dict[int, Collection] = {}
+        self._on_end: list[Callable[[bool], None]] = []
+        self._origins: dict[int, tuple[object, bytes, ValueCodec[Any]]] = {}
+        """Objects that were read, with the bytes and the codec that they come from."""
         self._callbacks: list[Callable[[int], object]] = []
         self._bytes = 0
         self._count = 0
@@ -293,10 +372,16 @@ class Transaction:
         self._checks_mutation: bool | None = None
         self.id = core.new_id()
         self.origin = origin()
+        self.began = core.clock.monotonic()
+        """When it was opened, for observers of locks."""
         self.commit_sequence: int | None = None
         self.keeps_outcome = False
         """Whether a function runs with an idempotency key: its outcome is part of the commit."""
         self.is_on_primary = core.role_error is None
+        self.takes_locks = self.is_on_primary and isolation == "locks"
+        """Whether reads and writes of dictionaries lock their keys at once."""
+        if isolation == "snapshot":
+            self._snapshot = Snapshot(core.state, core.now(), self.origin)
         core.active[self.id] = weakref.ref(self)
         self.status = Status.ACTIVE
 
@@ -313,6 +398,11 @@ class Transaction:
     @property
     def now(self) -> int:
         return self._core.now()
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of the newest record that was applied."""
+        return self._core.state.sequence
 
     @property
     def snapshot(self) -> Snapshot:
@@ -350,6 +440,8 @@ class Transaction:
         space = self._spaces.get(owner.collection.id)
         if space is not None and space.collection is not owner.collection:
             raise self._replaced() if self._holds(owner) else self._foreign(owner)
+        if self._dropped and owner.collection.id in self._dropped:
+            raise collection_dropped(owner.name)
         return space
 
     async def enter(
@@ -361,6 +453,8 @@ class Transaction:
         if not self._holds(owner):
             raise self._foreign(owner)
         space = self._spaces[owner.collection.id] = Workspace(owner)
+        if self.is_on_primary and not self.takes_locks and owner.index_operations is not None:
+            space.at = self.snapshot.sequence
         return space
 
     async def enter_to_clear(self, owner: Owner, timeout: float | None) -> Workspace:
@@ -393,13 +487,14 @@ class Transaction:
         if timeout == 0 or (timeout is None and self._timeout == 0):
             if locks.try_acquire(self.id, resource, mode):
                 return None
+            self._core.counts.lock_timeouts += 1
             raise self._timed_out(owner, key, locks.oldest_holder(resource, self.id), 0.0)
         return locks.acquire(self.id, resource, mode)
 
     async def wait(self, owner: Owner, waiter: Waiter, timeout: float | None) -> None:
         """Wait for a lock that was not free."""
         clock, locks = self._core.clock, self._core.locks
-        started = clock.monotonic()
+        started = waiter.since = clock.monotonic()
         holder = waiter.deadlock_with
         try:
             if not holder:
@@ -411,11 +506,16 @@ class Transaction:
         finally:
             holder = waiter.deadlock_with or locks.oldest_holder(waiter.resource, self.id)
             locks.give_up(waiter)
-            self._spent += clock.monotonic() - started
+            waited = clock.monotonic() - started
+            self._spent += waited
+            counts = self._core.counts
+            counts.lock_wait_seconds.observe(waited)
         if waiter.granted:
             return
         if not waiter.deadlock_with:
+            counts.lock_timeouts += 1
             raise self._timed_out(owner, waiter.resource[1], holder, self._spent)
+        counts.deadlocks += 1
         key = _key_text(owner, waiter.resource[1])
         raise DeadlockError.of(holder, owner.name, key, self._spent)
 
@@ -452,6 +552,8 @@ class Transaction:
         self._writable()
         self._grow(len(key) + (0 if value is None else len(value)))
         space.writes[key] = value
+        if space.journal is not None:
+            space.journal.append((key, value))
 
     def stage_enqueue(self, space: Workspace, value: bytes) -> None:
         self._writable()
@@ -466,6 +568,59 @@ class Transaction:
         """Add operations that do not come from a workspace: outcomes, schemas, drops."""
         self._writable()
         self._more.extend(operations)
+
+    def find_collection(self, name: str) -> Collection | None:
+        """Return a collection as this transaction sees it, with what it created and dropped."""
+        created = self._created.get(name)
+        if created is not None:
+            return created
+        found = self._core.state.find(name)
+        return None if found is not None and found.id in self._dropped else found
+
+    def stage_create(self, description: Description) -> Collection:
+        """Create a collection that only this transaction sees until its commit.
+
+        The caller holds the lock for creating collections.
+        """
+        self._writable()
+        created = sum(isinstance(one, Create) for one in self._first)
+        collection = Collection(self._core.state.next_collection + created, description)
+        collection.is_new = True
+        self._first.append(Create(collection.id, encode_description(description)))
+        self._created[description.name] = collection
+        return collection
+
+    def stage_drop(self, collection: Collection) -> None:
+        """Drop a collection and its indexes; the caller holds its lock and that of creations."""
+        self._writable()
+        for one in (*self._core.state.indexes_of(collection), collection):
+            self._first.append(Drop(one.id))
+            self._dropped[one.id] = one
+        if self._created.get(collection.description.name) is collection:
+            del self._created[collection.description.name]
+
+    def on_end(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback(is_committed)` at the end, before anything else can run."""
+        self._on_end.append(callback)
+
+    def note_origin(self, value: object, stored: bytes, codec: ValueCodec[Any]) -> None:
+        """Remember the bytes of an object that was read: it may be written to another key."""
+        if not codec.keeps_unknown:
+            return
+        if len(self._origins) >= limits.HANDED_OUT_MAX:
+            del self._origins[next(iter(self._origins))]
+        self._origins[id(value)] = (value, stored, codec)
+
+    def origin_of(self, value: object, codec: ValueCodec[Any]) -> bytes | None:
+        """Return the bytes that an object of this transaction was read from, by an equal codec."""
+        found = self._origins.get(id(value))
+        if found is None or found[0] is not value:
+            return None
+        _, stored, source = found
+        is_same = source is codec or (
+            (source.fingerprint, source.version) == (codec.fingerprint, codec.version)
+        )
+        return stored if is_same else None
 
     # --- public ---------------------------------------------------------------------------
 
@@ -496,12 +651,14 @@ class Transaction:
                 facts={"transaction": self.id},
                 hint="Return the result: state.run() commits it together with the writes.",
             )
-        self.status = Status.COMMITTING
         try:
+            await self._validate()
+            self.status = Status.COMMITTING
             entry, size = self._entry()
             committer = self._writable() if entry.operations else None
         except BaseException:
-            self._end(Status.ABORTED)
+            if self.status is not Status.ABORTED:  # the system may have ended it during a wait
+                self._end(Status.ABORTED)
             raise
         if committer is None:
             self._end(Status.COMMITTED)
@@ -511,6 +668,15 @@ class Transaction:
         committer.submit(entry, size, self)
         # Cancelling this wait cancels only the future, which the committer does not read.
         await self._done
+
+    async def _validate(self) -> None:
+        """Take the locks of a snapshot's writes; raise if the snapshot is too old for them."""
+        written = [one for one in self._spaces.values() if one.at is not None]
+        if not any(one.writes or one.is_cleared for one in written):
+            return
+        self._spent = 0.0
+        for space in sorted(written, key=lambda one: one.collection.id):
+            await space.validate(self)
 
     async def abort(self) -> None:
         """Discard the writes and release the locks."""
@@ -589,18 +755,20 @@ class Transaction:
         if self.checks_mutation:
             for space in self._spaces.values():
                 space.check_mutation()
-        operations: list[Operation] = []
+        operations: list[Operation] = list(self._first)
         more = list(self._more)
         for space in self._spaces.values():
+            if space.collection.id in self._dropped:
+                continue
             if written := space.operations():
                 operations += written
                 indexes = self._core.state.indexes_of(space.collection)
                 if indexes and space.owner.index_operations is not None:
                     more += space.owner.index_operations(space, indexes)
         size = self._bytes
-        if more:
+        if more or self._first:
             operations += more
-            size += sum(_size(operation) for operation in more)
+            size += sum(_size(operation) for operation in (*self._first, *more))
         size += len(operations) * OPERATION_OVERHEAD_BYTES
         if size > self._core.entry_bytes_max:
             raise _too_large(self.id, f"{self._core.entry_bytes_max} bytes, including its indexes")
@@ -609,10 +777,11 @@ class Transaction:
     def _grow(self, count: int) -> None:
         self._count += 1
         self._bytes += count
-        if self._count > limits.TRANSACTION_OPERATIONS_MAX:
-            raise _too_large(self.id, f"{limits.TRANSACTION_OPERATIONS_MAX} rows")
-        if self._bytes > limits.TRANSACTION_BYTES_MAX:
-            raise _too_large(self.id, f"{limits.TRANSACTION_BYTES_MAX} bytes")
+        core = self._core
+        if self._count > core.transaction_operations_max:
+            raise _too_large(self.id, f"{core.transaction_operations_max} rows")
+        if self._bytes > core.transaction_bytes_max:
+            raise _too_large(self.id, f"{core.transaction_bytes_max} bytes")
 
     def _end_lost(self) -> None:
         if self.status is Status.ACTIVE:
@@ -625,11 +794,18 @@ class Transaction:
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
+        is_committed = self.commit_sequence is not None
+        for callback in self._on_end:
+            callback(is_committed)
         for space in self._spaces.values():
-            space.end(is_committed=self.commit_sequence is not None)
+            space.end(is_committed=is_committed)
 
     def _holds(self, owner: Owner) -> bool:
-        return self._core.state.collections.get(owner.collection.id) is owner.collection
+        collection = owner.collection
+        return (
+            self._core.state.collections.get(collection.id) is collection
+            or self._created.get(collection.description.name) is collection
+        )
 
     def _replaced(self) -> PartitaError:
         return NotReadableError(
@@ -685,6 +861,20 @@ def refuse_snapshot(tx: object) -> None:
             f"This operation needs a transaction, not {type(tx).__name__}.",
             hint="Use `async with state.transaction() as tx`.",
         )
+
+
+def _write_conflict(transaction_id: str, owner: Owner, key: bytes | None) -> WriteConflictError:
+    return WriteConflictError(
+        "WriteConflict",
+        f"Another transaction has written to {owner.name!r} since the snapshot of transaction "
+        f"{transaction_id}.",
+        facts={
+            "collection": owner.name,
+            "key": _key_text(owner, key),
+            "transaction": transaction_id,
+        },
+        hint="Run the transaction again; state.run() does that.",
+    )
 
 
 def _too_large(transaction_id: str, most: str) -> LimitExceededError:

@@ -8,7 +8,7 @@ completed, by the next process that opens the folder if necessary.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -106,6 +106,10 @@ class Backups:
         self._lock = asyncio.Lock()
         self._needed: int | None = None
         self._bytes_kept = 0
+        self.newest: Backup | None = None
+        """The newest backup that this process has taken."""
+        self.after_backup: Callable[[Backup], Awaitable[None]] | None = None
+        """Called with each backup that was written."""
 
     async def write(
         self, folder: Folder, *, incremental: bool = False, progress: Progress | None = None
@@ -130,7 +134,10 @@ class Backups:
                 self._needed = before
                 raise
             self._needed, self._bytes_kept = backup.last_sequence + 1, 0
-            return backup
+            self.newest = backup
+        if self.after_backup is not None:
+            await self.after_backup(backup)
+        return backup
 
     def log_needed_from(self, log_bytes: int) -> int | None:
         """Return the first record that the next increment needs, None if there is none.

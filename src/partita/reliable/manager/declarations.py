@@ -3,12 +3,13 @@
 import functools
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, get_origin
+from typing import Any, Literal, get_origin
 
 import msgspec
 
-from partita.errors import CollectionMismatchError
-from partita.reliable.collections.indexes import Index
+from partita.errors import CollectionMismatchError, UsageError
+from partita.reliable.collections.indexes import Index, IndexFunction
+from partita.reliable.values.arguments import checked_index_name
 from partita.reliable.values.schema import Schema, Step
 
 NO_INDEXES: Mapping[str, Index] = types.MappingProxyType({})
@@ -20,11 +21,13 @@ class Declaration(msgspec.Struct, frozen=True):
     value: Any
     schema: Schema
     upcasts: tuple[Step, ...]
-    mutable: str
+    mutable: Literal["refuse", "copy"]
     key: Any = None
     preserve_unknown: bool = True
     ttl: float | None = None
     indexes: Mapping[str, Index] = NO_INDEXES
+    every_change: bool = False
+    serializer: Any = None
 
 
 def refuse_other(name: str, opened: Declaration, given: Declaration) -> None:
@@ -51,10 +54,13 @@ def _differences(opened: Declaration, given: Declaration) -> Iterator[tuple[str,
     versions = [(one.schema.version, one.schema.written) for one in (opened, given)]
     if versions[0] != versions[1]:
         yield "version", _schema_text(opened.schema), _schema_text(given.schema)
-    for option in ("ttl", "mutable", "preserve_unknown"):
+    for option in ("ttl", "mutable", "preserve_unknown", "every_change"):
         before, after = getattr(opened, option), getattr(given, option)
         if before != after:
             yield option, repr(before), repr(after)
+    names = [getattr(one.serializer, "name", None) for one in (opened, given)]
+    if names[0] != names[1]:
+        yield "serializer", repr(names[0]), repr(names[1])
     if not _is_same_all(opened.upcasts, given.upcasts):
         yield "upcasts", _functions_text(opened.upcasts), _functions_text(given.upcasts)
     for name in sorted({*opened.indexes, *given.indexes}):
@@ -130,3 +136,28 @@ def _index_text(index: Index | None) -> str:
     if index is None:
         return "None"
     return f"Index({_function_text(index.function)}, version={index.version})"
+
+
+def checked_indexes(indexes: Mapping[str, IndexFunction | Index] | None) -> dict[str, Index]:
+    """Return the declared indexes by name."""
+    given: object = indexes or {}
+    if not isinstance(given, Mapping):
+        raise _not_callable("indexes= takes functions by name", given)
+    return {checked_index_name(name): _checked_index(name, one) for name, one in given.items()}
+
+
+def _checked_index(name: str, given: IndexFunction | Index) -> Index:
+    index = given if isinstance(given, Index) else Index(given)
+    function: object = index.function
+    if not callable(function):
+        rule = f"The index {name!r} must be a function"
+        raise _not_callable(rule, function)
+    return index
+
+
+def _not_callable(rule: str, given: object) -> UsageError:
+    return UsageError(
+        "IndexNotCallable",
+        f"{rule}, not {type(given).__name__}.",
+        hint='Pass a function by name, as in indexes={"item": lambda value: value.item}.',
+    )

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from partita.errors import LimitExceededError, NotPrimaryError, SchemaError
+from partita.errors import LimitExceededError, NotPrimaryError, NotReadableError, SchemaError
 from partita.reliable.collections.concurrent_queue import HEADER_BYTES
 from partita.reliable.collections.transaction import CREATIONS, Core, Owner
 from partita.reliable.state.locks import LockMode
@@ -26,12 +26,17 @@ CREATION_SECONDS = 10.0
 """How long opening a collection on a secondary waits for the primary to create it."""
 
 
+DESCRIPTION = b""
+"""The key of the lock on a description, which each change replaces as a whole."""
+
+
 class LockedCollection:
     """A collection without a codec: only its name and its lock are used."""
 
     codec = None
     cache = None
     index_operations = None
+    keeps_every_change = False
 
     def __init__(self, collection: Collection) -> None:
         self.name = collection.description.name
@@ -80,21 +85,49 @@ class Descriptions:
             found = self._core.state.find(description.name)
             if found is not None:
                 return found
-            if len(self._core.state.collections) >= limits.COLLECTIONS_MAX:
-                raise LimitExceededError(
-                    "TooManyCollections",
-                    f"A state may have at most {limits.COLLECTIONS_MAX} collections and indexes.",
-                    hint="Combine several dictionaries into one with tuples as keys.",
-                )
+            self.refuse_too_many()
             identifier = self._core.state.next_collection
             tx.stage_operations([Create(identifier, encode_description(description))])
         return self._core.state.collections[identifier]
+
+    def refuse_too_many(self) -> None:
+        """Raise if the state cannot have another collection."""
+        if len(self._core.state.collections) >= limits.COLLECTIONS_MAX:
+            raise LimitExceededError(
+                "TooManyCollections",
+                f"A state may have at most {limits.COLLECTIONS_MAX} collections and indexes.",
+                hint="Combine several dictionaries into one with tuples as keys.",
+            )
 
     async def commit(self, owner: Owner, operation: Callable[[], Operation]) -> None:
         """Commit a change of a description while the collection cannot be dropped."""
         async with self._core.transaction() as tx:
             await tx.enter(owner, None)
+            await tx.lock(LockedCollection(owner.collection), DESCRIPTION, LockMode.EXCLUSIVE, None)
             tx.stage_operations([operation()])
+
+    async def keep_versions(self, collection: Collection, *, is_locked: bool) -> None:
+        """Keep the version of every row from now on, by a record in the log.
+
+        `is_locked`: the caller's transaction uses the collection, so that it cannot be dropped. A
+        second lock on it could wait for one who waits for the caller.
+        """
+        if self._core.role_error is not None:
+            raise NotReadableError(
+                "VersionsNotKept",
+                f"{collection.description.name!r} does not keep the versions of its rows yet.",
+                facts={"collection": collection.description.name},
+                hint="Call get_versioned() on the primary first: it starts to keep versions.",
+            )
+        owner = LockedCollection(collection)
+        async with self._core.transaction() as tx:
+            if not is_locked:
+                await tx.enter(owner, None)
+            await tx.lock(owner, DESCRIPTION, LockMode.EXCLUSIVE, None)
+            description = collection.description
+            if not description.is_versioned:
+                kept = msgspec.structs.replace(description, is_versioned=True)
+                tx.stage_operations([Alter(collection.id, encode_description(kept))])
 
     async def describe_values(self, collection: Collection, values: ValueCodec[object]) -> None:
         """Add what this code writes to the description, if it is missing there."""
@@ -121,9 +154,12 @@ class Descriptions:
             )
         if self.check_promotion is not None:
             await self.check_promotion(description.name, version)
-        promoted = msgspec.structs.replace(description, written_version=version)
-        alter = Alter(collection.id, encode_description(promoted))
-        await self.commit(LockedCollection(collection), lambda: alter)
+
+        def promoted() -> Operation:
+            newest = msgspec.structs.replace(collection.description, written_version=version)
+            return Alter(collection.id, encode_description(newest))
+
+        await self.commit(LockedCollection(collection), promoted)
 
 
 def described(collection: Collection, values: ValueCodec[object]) -> Description:

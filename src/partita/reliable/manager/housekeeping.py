@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from partita.errors import NotPrimaryError, PartitaError, StateClosedError
+from partita.metrics.families import Histogram
 from partita.reliable.collections.committer import LogProgress
 from partita.reliable.collections.transaction import Core
 from partita.reliable.manager.backup import Backups
@@ -53,6 +54,8 @@ class CheckpointWriter:
         """Called between a checkpoint and the truncation of the log."""
         self.purge_limit: PurgeLimit | None = None
         """Returns the lowest sequence of the log that a replica needs."""
+        self.seconds = Histogram()
+        """How long checkpoints took, with the truncation of the log."""
 
     async def write_if_due(self) -> None:
         if self._checkpoints.is_due(self._progress.bytes_since_checkpoint, self._checkpoint_bytes):
@@ -63,6 +66,7 @@ class CheckpointWriter:
         progress = self._progress
         async with self.lock:
             self._core.check_open()
+            began = self._core.clock.monotonic()
             before, progress.bytes_since_checkpoint = progress.bytes_since_checkpoint, 0
             try:
                 await self._log.sync()  # a checkpoint must not survive records that it contains
@@ -79,6 +83,7 @@ class CheckpointWriter:
             if self.purge_limit is not None:
                 below = min(below, await self.purge_limit())
             await self._log.truncate(below)
+            self.seconds.observe(self._core.clock.monotonic() - began)
             return written.sequence
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from partita.errors import LimitExceededError
-from partita.reliable.collections.dictionary import ReliableDictionary
+from partita.reliable.collections.dictionary_rows import DictionaryRows
 from partita.reliable.collections.indexes import Index, IndexView
 from partita.reliable.collections.transaction import Core, Transaction
 from partita.reliable.manager.descriptions import Descriptions
@@ -26,7 +26,7 @@ class IndexBuilder:
         self._descriptions = descriptions
         self._building = asyncio.Lock()
 
-    def declare(self, owner: ReliableDictionary[Any, Any], indexes: dict[str, Index]) -> None:
+    def declare(self, owner: DictionaryRows[Any, Any], indexes: dict[str, Index]) -> None:
         """Give a dictionary the views of its indexes, before they are built."""
         for name, index in indexes.items():
             full_name = f"{owner.name}\x00{name}"
@@ -36,20 +36,20 @@ class IndexBuilder:
 
             owner.indexes[name] = IndexView(name, index, owner, locate)
 
-    async def build_all(self, owners: Iterable[ReliableDictionary[Any, Any]]) -> None:
+    async def build_all(self, owners: Iterable[DictionaryRows[Any, Any]]) -> None:
         """Build the indexes that are not ready: new, changed, or marked by another writer."""
         for owner in owners:
             for view in list(owner.indexes.values()):
                 if not view.is_ready:
                     await self.build(owner, view)
 
-    async def build(self, owner: ReliableDictionary[Any, Any], view: IndexView) -> None:
+    async def build(self, owner: DictionaryRows[Any, Any], view: IndexView) -> None:
         """Fill an index from the rows, in small transactions beside those of the users."""
         async with self._building:
             if self._core.role_error is None and not view.is_ready:
                 await self._build(owner, view)
 
-    async def _build(self, owner: ReliableDictionary[Any, Any], view: IndexView) -> None:
+    async def _build(self, owner: DictionaryRows[Any, Any], view: IndexView) -> None:
         if view.locate() is None:
             full_name = f"{owner.name}\x00{view.name}"
             await self._descriptions.create(

@@ -1,10 +1,10 @@
 """The collections that are open on this replica: opening, listing, dropping, schema versions."""
 
 import asyncio
+import functools
 import logging
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -16,10 +16,10 @@ from partita.errors import (
 )
 from partita.reliable.collections.concurrent_queue import ReliableConcurrentQueue
 from partita.reliable.collections.dictionary import ReliableDictionary
-from partita.reliable.collections.indexes import Index, IndexFunction
 from partita.reliable.collections.queue import ReliableQueue
 from partita.reliable.collections.transaction import Core, Transaction
 from partita.reliable.manager.declarations import Declaration, refuse_other
+from partita.reliable.manager.declared import Declared
 from partita.reliable.manager.descriptions import (
     CREATION_LOCK,
     Descriptions,
@@ -29,14 +29,15 @@ from partita.reliable.manager.descriptions import (
 from partita.reliable.manager.index_builder import IndexBuilder
 from partita.reliable.manager.runner import Runner
 from partita.reliable.state.locks import LockMode
-from partita.reliable.state.records import Drop
 from partita.reliable.state.state import Collection, Description
-from partita.reliable.values.arguments import checked_count, checked_index_name, checked_name
+from partita.reliable.values.arguments import checked_count
+from partita.reliable.values.schema import Schema
 from partita.reliable.values.serialization import ValueCodec
 
 logger = logging.getLogger("partita.reliable")
 
 AnyCollection = ReliableDictionary[Any, Any] | ReliableQueue[Any] | ReliableConcurrentQueue[Any]
+Build = Callable[[Collection, ValueCodec[Any]], AnyCollection]
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -66,25 +67,16 @@ class OpenCollections:
         """The declarations of the open collections."""
         self._compared: dict[str, Description] = {}
         """Descriptions that contain already what this code writes."""
+        self._creating: dict[int, tuple[AnyCollection, Declaration]] = {}
+        """What open transactions create, by identifier."""
         self._opening = asyncio.Lock()
 
-    async def open(
-        self,
-        wanted: Description,
-        declared: Declaration,
-        build: Callable[[Collection, ValueCodec[Any]], AnyCollection],
-    ) -> Any:
-        """Return the open collection, creating it if it is new; `wanted` has name, kind and key."""
+    async def open(self, given: Declared[Any], build: Build) -> AnyCollection:
+        """Return the open collection, creating it if it is new."""
         self._core.check_open()
-        values: ValueCodec[Any] = ValueCodec(
-            declared.value,
-            schema=declared.schema,
-            steps=declared.upcasts,
-            mutable=typing.cast("Literal['refuse', 'copy']", declared.mutable),
-            preserve_unknown=declared.preserve_unknown,
-        )
+        values, declared = given.values(), given.declaration
         async with self._opening:
-            collection = await self._collection(wanted, values, declared)
+            collection = await self._collection(given.wanted, values, declared)
             opened = self._opened_as(collection)
             if opened is None:
                 opened = build(collection, values)
@@ -96,6 +88,47 @@ class OpenCollections:
             elif isinstance(opened, ReliableDictionary):
                 await self._indexes.build_all([opened])
         return opened
+
+    async def open_in(self, tx: Transaction, given: Declared[Any], build: Build) -> AnyCollection:
+        """Return the open collection; a new one exists only in the transaction until it commits.
+
+        Its indexes are built after the commit.
+        """
+        values, name = given.values(), given.name
+        found = tx.find_collection(name)
+        if found is None:
+            tx.check_writable()
+            await tx.lock(CREATION_LOCK, b"", LockMode.EXCLUSIVE, None)
+            found = tx.find_collection(name)
+        if found is None:
+            self._descriptions.refuse_too_many()
+            found = tx.stage_create(_new(given.wanted, values, given.declaration.schema))
+            created = build(found, values)
+            if isinstance(created, ReliableDictionary):
+                self._indexes.declare(created, dict(given.declaration.indexes))
+            self._creating[found.id] = created, given.declaration
+            tx.on_end(functools.partial(self._end_creation, created))
+        if not found.is_new:
+            return await self.open(given, build)
+        opened, declared = self._creating[found.id]
+        _refuse_other_kind(found.description, given.wanted)
+        refuse_other(name, declared, given.declaration)
+        return opened
+
+    def _end_creation(self, opened: AnyCollection, is_committed: bool) -> None:  # noqa: FBT001 - a callback
+        """Keep a collection that was created by a transaction, or end it."""
+        new = opened.collection
+        found = self._creating.pop(new.id, None)
+        if found is None:
+            return
+        collection = self._core.state.collections.get(new.id) if is_committed else None
+        new.is_new = False
+        if collection is None:
+            new.is_dropped = True
+            return
+        opened.rebind(collection)
+        collection.watchers.append(opened.watch)
+        self._opened[opened.name], self._declared[opened.name] = found
 
     def dictionaries(self) -> list[ReliableDictionary[Any, Any]]:
         """Return the open dictionaries."""
@@ -125,10 +158,9 @@ class OpenCollections:
             )
         ]
 
-    async def drop(self, name: str, timeout: float | None) -> None:
+    async def drop(self, tx: Transaction, name: str, timeout: float | None) -> None:
         """Remove a collection and its content, after the transactions that use it."""
-        state = self._core.state
-        collection = state.find(name)
+        collection = tx.find_collection(name)
         if collection is None or collection.description.kind == "index":
             raise CollectionNotFoundError(
                 "CollectionNotFound",
@@ -136,17 +168,19 @@ class OpenCollections:
                 facts={"collection": name},
                 hint="Call state.collections() to list the collections.",
             )
-        async with self._core.transaction() as tx:
-            tx.check_writable()
-            await tx.lock(LockedCollection(collection), None, LockMode.EXCLUSIVE, timeout)
-            # An index of it may be under construction.
-            await tx.lock(CREATION_LOCK, b"", LockMode.EXCLUSIVE, timeout)
-            if collection.is_dropped:
-                return
-            dropped = [*state.indexes_of(collection), collection]
-            tx.stage_operations([Drop(one.id) for one in dropped])
-        if name in self._opened and self._opened[name].collection is collection:
-            del self._opened[name]
+        tx.check_writable()
+        await tx.lock(LockedCollection(collection), None, LockMode.EXCLUSIVE, timeout)
+        # An index of it may be under construction.
+        await tx.lock(CREATION_LOCK, b"", LockMode.EXCLUSIVE, timeout)
+        if collection.is_dropped:
+            return
+        tx.stage_drop(collection)
+        tx.on_end(functools.partial(self._end_drop, collection))
+
+    def _end_drop(self, collection: Collection, is_committed: bool) -> None:  # noqa: FBT001 - a callback
+        opened = self._opened.get(collection.description.name)
+        if is_committed and opened is not None and opened.collection is collection:
+            del self._opened[opened.name]
 
     async def promote_schema(self, name: str, version: int) -> None:
         """Let every replica write a schema version from now on."""
@@ -220,26 +254,12 @@ class OpenCollections:
         self, wanted: Description, values: ValueCodec[Any], declared: Declaration
     ) -> Collection:
         """Find or create a collection and check that it fits the declaration."""
-        name, schema = checked_name(wanted.name), declared.schema
+        name, schema = wanted.name, declared.schema
         collection = await self._descriptions.find(name)
         if collection is None:
-            collection = await self._descriptions.create(
-                msgspec.structs.replace(
-                    wanted,
-                    value=values.type_name,
-                    fingerprint=values.fingerprint,
-                    written_version=schema.written,
-                    layouts={schema.version: values.layout},
-                )
-            )
+            collection = await self._descriptions.create(_new(wanted, values, schema))
         found = collection.description
-        if (found.kind, found.key) != (wanted.kind, wanted.key):
-            raise CollectionMismatchError(
-                "CollectionMismatch",
-                f"{name!r} is a {_kind_text(found)}, not a {_kind_text(wanted)}.",
-                facts={"collection": name},
-                hint="Open it as it was created, or choose another name.",
-            )
+        _refuse_other_kind(found, wanted)
         if self._opened_as(collection) is not None:
             refuse_other(name, self._declared[name], declared)
         if found.written_version > values.version:
@@ -275,29 +295,25 @@ class OpenCollections:
             raise
 
 
-def checked_indexes(indexes: Mapping[str, IndexFunction | Index] | None) -> dict[str, Index]:
-    """Return the declared indexes by name."""
-    given: object = indexes or {}
-    if not isinstance(given, Mapping):
-        raise _not_callable("indexes= takes functions by name", given)
-    return {checked_index_name(name): _checked_index(name, one) for name, one in given.items()}
-
-
-def _checked_index(name: str, given: IndexFunction | Index) -> Index:
-    index = given if isinstance(given, Index) else Index(given)
-    function: object = index.function
-    if not callable(function):
-        rule = f"The index {name!r} must be a function"
-        raise _not_callable(rule, function)
-    return index
-
-
-def _not_callable(rule: str, given: object) -> UsageError:
-    return UsageError(
-        "IndexNotCallable",
-        f"{rule}, not {type(given).__name__}.",
-        hint='Pass a function by name, as in indexes={"item": lambda value: value.item}.',
+def _new(wanted: Description, values: ValueCodec[Any], schema: Schema) -> Description:
+    """Return the description of a collection that does not exist yet."""
+    return msgspec.structs.replace(
+        wanted,
+        value=values.type_name,
+        fingerprint=values.fingerprint,
+        written_version=schema.written,
+        layouts={schema.version: values.layout},
     )
+
+
+def _refuse_other_kind(found: Description, wanted: Description) -> None:
+    if (found.kind, found.key) != (wanted.kind, wanted.key):
+        raise CollectionMismatchError(
+            "CollectionMismatch",
+            f"{found.name!r} is a {_kind_text(found)}, not a {_kind_text(wanted)}.",
+            facts={"collection": found.name},
+            hint="Open it as it was created, or choose another name.",
+        )
 
 
 def _kind_text(description: Description) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from partita.errors import InDoubtError, PartitaError, UsageError
 from partita.reliable.collections import retry
-from partita.reliable.collections.retry import Backoff, Committed
+from partita.reliable.collections.retry import Committed
 from partita.reliable.collections.transaction import OUTCOMES, Core, Status, Transaction
 from partita.reliable.manager.descriptions import LockedCollection
 from partita.reliable.state.locks import LockMode
@@ -16,6 +16,7 @@ from partita.reliable.state.state import Collection, Description
 from partita.reliable.values import limits
 from partita.reliable.values.arguments import checked_idempotency_key
 from partita.reliable.values.serialization import decode_result, encode_result
+from partita.retrying import RetryPolicy
 from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")
@@ -35,10 +36,10 @@ class Runner:
         *arguments: Any,
         begin: Callable[[], Transaction] | None = None,
         idempotency_key: str | None = None,
-        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     ) -> Committed[T]:
         """Run `await function(tx, *arguments)`, again after errors that a retry may resolve."""
-        begin, backoff, clock = begin or self._core.transaction, backoff.checked(), self._core.clock
+        begin, clock = begin or self._core.transaction, self._core.clock
         started = clock.monotonic()
         failures = 0
         doubt: InDoubtError | None = None
@@ -50,13 +51,11 @@ class Runner:
             except PartitaError as error:
                 failures += 1
                 doubt = error if isinstance(error, InDoubtError) else doubt
-                delay = backoff.delay(failures, clock)
+                delay = policy.delay(failures, clock)
                 spent = clock.monotonic() - started + delay
                 has_key = idempotency_key is not None
-                if (
-                    failures >= backoff.attempts
-                    or spent > backoff.deadline
-                    or not retry.is_worth_another_try(error, has_key=has_key)
+                if policy.is_last(failures, spent) or (
+                    not retry.is_worth_another_try(error, has_key=has_key)
                 ):
                     # A later error does not resolve the doubt: the first try may be in the log.
                     raise doubt or error from (error if doubt is not None else error.__cause__)

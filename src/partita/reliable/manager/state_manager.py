@@ -7,8 +7,9 @@ may; `replica` decides for a replicated one) and set with `promote` and `depose`
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from partita.errors import (
     DamageError,
@@ -17,8 +18,9 @@ from partita.errors import (
     PartitaError,
     QuorumLostError,
     StateClosedError,
+    UsageError,
 )
-from partita.reliable.collections import retry
+from partita.reliable.collections import retry as retries
 from partita.reliable.collections.change_feed import ChangeFeed
 from partita.reliable.collections.committer import (
     ENTRY_OVERHEAD_BYTES,
@@ -28,13 +30,20 @@ from partita.reliable.collections.committer import (
 )
 from partita.reliable.collections.concurrent_queue import ReliableConcurrentQueue
 from partita.reliable.collections.dictionary import ReliableDictionary
+from partita.reliable.collections.dictionary_rows import DictionaryRows
 from partita.reliable.collections.indexes import Index, IndexFunction, IndexView
 from partita.reliable.collections.queue import ReliableQueue
-from partita.reliable.collections.retry import Attempt, Backoff, Committed
+from partita.reliable.collections.retry import Attempt, Committed, policy_of
 from partita.reliable.collections.snapshot import Snapshot
-from partita.reliable.collections.transaction import Core, Transaction, origin
+from partita.reliable.collections.transaction import (
+    Core,
+    Isolation,
+    Transaction,
+    origin,
+    refuse_snapshot,
+)
 from partita.reliable.manager.backup import Backup, Backups, Folder
-from partita.reliable.manager.declarations import Declaration
+from partita.reliable.manager.declared import ConcurrentQueue, Declared, Dictionary, Queue
 from partita.reliable.manager.descriptions import Descriptions
 from partita.reliable.manager.housekeeping import (
     CHECKPOINT_BYTES,
@@ -42,22 +51,25 @@ from partita.reliable.manager.housekeeping import (
     Housekeeping,
 )
 from partita.reliable.manager.index_builder import IndexBuilder
-from partita.reliable.manager.open_collections import OpenCollections, Opened, checked_indexes
+from partita.reliable.manager.notices import CollectionNotice, Commit, Notices
+from partita.reliable.manager.open_collections import OpenCollections, Opened
 from partita.reliable.manager.runner import Runner
+from partita.reliable.manager.state_meter import StateMeter
 from partita.reliable.state.records import decode_record, record_hash
-from partita.reliable.state.state import Collection, Description, State
+from partita.reliable.state.state import Collection, State
 from partita.reliable.storage.checkpoint import Checkpoints
+from partita.reliable.storage.local_log import LocalLog
 from partita.reliable.storage.log import Log
 from partita.reliable.values import limits
 from partita.reliable.values.arguments import (
     checked_mutation_check,
     checked_sequence,
     checked_timeout,
-    checked_ttl,
 )
-from partita.reliable.values.key_codec import key_codec
+from partita.reliable.values.limits import Sizes
 from partita.reliable.values.schema import Schema
 from partita.reliable.values.serialization import ValueCodec
+from partita.retrying import RetryPolicy
 from partita.ticks import Clock
 
 K = TypeVar("K")
@@ -71,9 +83,13 @@ CLOSE_SECONDS = 5.0
 class ReplicaRole(Protocol):
     """What the state needs of the replica that decides its role."""
 
+    copies: int
+    log_last: int
+    promotions: int
+
     async def wait_primary(self, timeout: float) -> bool: ...
 
-    async def step_down(self) -> None: ...
+    async def step_down(self, to: str = "") -> None: ...
 
     async def close(self) -> None: ...
 
@@ -81,7 +97,7 @@ class ReplicaRole(Protocol):
 class StateManager:
     """One partition's state. Open it with `partita.open_state`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         state: State,
         log: Log,
@@ -90,6 +106,7 @@ class StateManager:
         *,
         name: str,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
+        sizes: Sizes = Sizes(),  # noqa: B008 - frozen
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._log = log
@@ -97,19 +114,23 @@ class StateManager:
         core = self._core = Core(state, clock, name)
         state.call_soon = self._call_soon
         core.role_error = _secondary()
-        room = log.record_bytes_max - RECORD_OVERHEAD_BYTES - ENTRY_OVERHEAD_BYTES
-        core.entry_bytes_max = min(limits.TRANSACTION_BYTES_MAX, room)
+        self._sizes = sizes
+        room = min(log.record_bytes_max, sizes.record_bytes_max)
+        room -= RECORD_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES
+        core.entry_bytes_max = min(sizes.transaction_bytes_max, room)
+        core.transaction_bytes_max = sizes.transaction_bytes_max
+        core.transaction_operations_max = sizes.transaction_operations_max
         self._progress = LogProgress()
         self._runner = Runner(core)
         self.descriptions = Descriptions(core)
         self._indexes = IndexBuilder(core, self._runner, self.descriptions)
         self._collections = OpenCollections(core, self._runner, self.descriptions, self._indexes)
-        self._backups = Backups(self)
+        self.backups = Backups(self)
         self.checkpoint_writer = CheckpointWriter(
             core,
             log,
             checkpoints,
-            self._backups,
+            self.backups,
             self._progress,
             checkpoint_bytes=checkpoint_bytes,
         )
@@ -118,8 +139,12 @@ class StateManager:
         )
         self._deposed_committer: Committer | None = None
         self._feeds: list[ChangeFeed[Any, Any]] = []
+        self._notices = Notices(state)
         self._closing: asyncio.Task[None] | None = None
+        self._meter: StateMeter | None = None
         self.replica_id = name
+        self.before_close: Callable[[], Awaitable[None]] | None = None
+        """Awaited when the state begins to close."""
         self.on_close: Callable[[], None] | None = None
         """Releases what the log is stored on, after the log was closed."""
         self.replica: ReplicaRole | None = None
@@ -133,6 +158,10 @@ class StateManager:
     def is_primary(self) -> bool:
         """Whether this replica commits."""
         return self._core.role_error is None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closing is not None
 
     @property
     def sequence(self) -> int:
@@ -155,6 +184,26 @@ class StateManager:
     def state(self) -> State:
         """The rows themselves, for tools and tests; do not change them."""
         return self._core.state
+
+    @property
+    def log_bytes(self) -> int | None:
+        """The size of the files of the log; None if the log is not on this machine."""
+        return self._log.stored_bytes if isinstance(self._log, LocalLog) else None
+
+    @property
+    def log_bytes_since_checkpoint(self) -> int:
+        return self._progress.bytes_since_checkpoint
+
+    def measure(self, name: str) -> None:
+        """Add this state to the metrics of the process, under a name, until it is closed."""
+        if self._meter is not None:
+            self._meter.close()
+        self._meter = StateMeter(self, name)
+
+    @property
+    def core(self) -> Core:
+        """What all transactions share, for observers; do not change it."""
+        return self._core
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -202,6 +251,8 @@ class StateManager:
             self._core.clock,
             progress=self._progress,
             on_stop=self._stopped,
+            counts=self._core.counts,
+            record_bytes_max=self._sizes.record_bytes_max,
         )
         self._core.role_error = None
 
@@ -230,6 +281,7 @@ class StateManager:
         self._collections.rebind()
         for feed in list(self._feeds):
             feed.rebuilt()
+        self._notices.rebuilt(state)
         self._progress.wake(state.sequence)
 
     def start_housekeeping(self) -> None:
@@ -245,6 +297,10 @@ class StateManager:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._meter is not None:
+            self._meter.close()
+        if self.before_close is not None:
+            await self.before_close()
         for feed in list(self._feeds):
             feed.close()
         committer = self._core.committer
@@ -275,50 +331,112 @@ class StateManager:
 
     # --- collections ----------------------------------------------------------------------
 
-    async def dictionary(  # noqa: PLR0913 - by keyword
+    @overload
+    async def open(
+        self, declared: Dictionary[K, V], *, tx: Transaction | None = None
+    ) -> ReliableDictionary[K, V]: ...
+    @overload
+    async def open(
+        self, declared: ConcurrentQueue[V], *, tx: Transaction | None = None
+    ) -> ReliableConcurrentQueue[V]: ...
+    @overload
+    async def open(
+        self, declared: Queue[V], *, tx: Transaction | None = None
+    ) -> ReliableQueue[V]: ...
+    async def open(
+        self,
+        declared: Dictionary[K, V] | Queue[V] | ConcurrentQueue[V],
+        *,
+        tx: Transaction | None = None,
+    ) -> ReliableDictionary[K, V] | ReliableQueue[V] | ReliableConcurrentQueue[V]:
+        """Open a declared collection: `users = await state.open(USERS)`.
+
+        A new one is created in a transaction of its own, or in the given one: then it exists only
+        there until the commit, and an abort leaves nothing.
+        """
+
+        def build(
+            collection: Collection, values: ValueCodec[V]
+        ) -> ReliableDictionary[K, V] | ReliableQueue[V] | ReliableConcurrentQueue[V]:
+            if isinstance(declared, ConcurrentQueue):
+                return ReliableConcurrentQueue(self, collection, values=values)
+            if isinstance(declared, Queue):
+                return ReliableQueue(self, collection, values=values)
+            return ReliableDictionary(
+                self,
+                collection,
+                keys=declared.keys,
+                values=values,
+                ttl=declared.declaration.ttl,
+                is_copied=values.is_copied,
+                keeps_every_change=declared.declaration.every_change,
+            )
+
+        if not isinstance(declared, Declared):
+            raise UsageError(
+                "DeclarationExpected",
+                f"open() takes a Dictionary, Queue or ConcurrentQueue, not {declared!r}.",
+                hint='Declare it: USERS = Dictionary("users", key=str, value=User).',
+            )
+        if tx is None:
+            return await self._collections.open(declared, build)
+        refuse_snapshot(tx)
+        return await self._collections.open_in(tx, declared, build)
+
+    @overload
+    async def dictionary(
         self,
         name: str,
         *,
         key: type[K],
         value: type[V],
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        indexes: Mapping[str, IndexFunction | Index] | None = ...,
+        ttl: float | None = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+        preserve_unknown: bool = ...,
+    ) -> ReliableDictionary[K, V]: ...
+    @overload
+    async def dictionary(
+        self,
+        name: str,
+        *,
+        key: object,
+        value: object,
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        indexes: Mapping[str, IndexFunction | Index] | None = ...,
+        ttl: float | None = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+        preserve_unknown: bool = ...,
+    ) -> ReliableDictionary[Any, Any]: ...
+    async def dictionary(  # noqa: PLR0913 - by keyword
+        self,
+        name: str,
+        *,
+        key: Any,
+        value: Any,
         version: int | Schema = 1,
         upcasts: Sequence[Callable[..., Any]] = (),
         indexes: Mapping[str, IndexFunction | Index] | None = None,
         ttl: float | None = None,
         mutable: Literal["refuse", "copy"] = "refuse",
         preserve_unknown: bool = True,
-    ) -> ReliableDictionary[K, V]:
-        """Open a dictionary, creating it (in a transaction of its own) if it is new.
-
-        `indexes` are functions of the value that return a key, a list of keys or None; they are
-        built before this returns. `ttl` is the time to live of values, in seconds. `upcasts` are
-        functions marked with `@upcast` (and `@downcast`) that convert older versions to newer.
-        """
-        keys = key_codec(key)
-        declared = Declaration(
-            value,
-            _schema(version),
-            tuple(upcasts),
-            mutable,
-            key,
-            preserve_unknown,
-            checked_ttl(ttl),
-            checked_indexes(indexes),
+    ) -> ReliableDictionary[Any, Any]:
+        """Open a dictionary by its options, as `open(Dictionary(...))` does."""
+        declared: Dictionary[Any, Any] = Dictionary(
+            name,
+            key=key,
+            value=value,
+            version=version,
+            upcasts=upcasts,
+            indexes=indexes,
+            ttl=ttl,
+            mutable=mutable,
+            preserve_unknown=preserve_unknown,
         )
-
-        def build(collection: Collection, values: ValueCodec[V]) -> ReliableDictionary[K, V]:
-            return ReliableDictionary(
-                self,
-                collection,
-                keys=keys,
-                values=values,
-                ttl=declared.ttl,
-                is_copied=mutable == "copy",
-            )
-
-        wanted = Description(name, "dictionary", keys.name)
-        opened = await self._collections.open(wanted, declared, build)
-        return cast("ReliableDictionary[K, V]", opened)
+        return await self.open(declared)
 
     async def queue(
         self,
@@ -329,14 +447,10 @@ class StateManager:
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
     ) -> ReliableQueue[V]:
-        """Open a queue with strict order, creating it if it is new."""
-        declared = Declaration(value, _schema(version), tuple(upcasts), mutable)
-
-        def build(collection: Collection, values: ValueCodec[V]) -> ReliableQueue[V]:
-            return ReliableQueue(self, collection, values=values)
-
-        opened = await self._collections.open(Description(name, "queue"), declared, build)
-        return cast("ReliableQueue[V]", opened)
+        """Open a queue with strict order by its options, as `open(Queue(...))` does."""
+        return await self.open(
+            Queue(name, value=value, version=version, upcasts=upcasts, mutable=mutable)
+        )
 
     async def concurrent_queue(
         self,
@@ -347,23 +461,32 @@ class StateManager:
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
     ) -> ReliableConcurrentQueue[V]:
-        """Open a queue for many concurrent consumers, creating it if it is new."""
-        declared = Declaration(value, _schema(version), tuple(upcasts), mutable)
-
-        def build(collection: Collection, values: ValueCodec[V]) -> ReliableConcurrentQueue[V]:
-            return ReliableConcurrentQueue(self, collection, values=values)
-
-        wanted = Description(name, "concurrent_queue")
-        opened = await self._collections.open(wanted, declared, build)
-        return cast("ReliableConcurrentQueue[V]", opened)
+        """Open a queue for many consumers by its options, as `open(ConcurrentQueue(...))` does."""
+        return await self.open(
+            ConcurrentQueue(name, value=value, version=version, upcasts=upcasts, mutable=mutable)
+        )
 
     def collections(self) -> list[Opened]:
         """List all collections of the state, by name."""
         return self._collections.list_all()
 
-    async def drop(self, name: str, *, timeout: float | None = None) -> None:
-        """Remove a collection and its content; waits for the transactions that use it."""
-        await self._collections.drop(name, timeout)
+    async def drop(
+        self, name: str, *, tx: Transaction | None = None, timeout: float | None = None
+    ) -> None:
+        """Remove a collection and its content; waits for the transactions that use it.
+
+        With `tx` it is removed by the commit of that transaction.
+        """
+        if tx is None:
+            async with self.transaction() as own:
+                await self._collections.drop(own, name, timeout)
+        else:
+            refuse_snapshot(tx)
+            await self._collections.drop(tx, name, timeout)
+
+    async def keep_versions(self, collection: Collection, *, is_locked: bool) -> None:
+        """Keep the version of every row of a dictionary from now on."""
+        await self.descriptions.keep_versions(collection, is_locked=is_locked)
 
     async def promote_schema(self, name: str, version: int) -> None:
         """Let every replica write a schema version from now on, by a record in the log.
@@ -380,19 +503,27 @@ class StateManager:
         """Convert all rows of older versions now, in small transactions; return their number."""
         return await self._collections.rewrite(collection, batch)
 
-    async def build_index(self, owner: ReliableDictionary[Any, Any], view: IndexView) -> None:
+    async def build_index(self, owner: DictionaryRows[Any, Any], view: IndexView) -> None:
         """Fill an index from the rows, in small transactions."""
         await self._indexes.build(owner, view)
 
     # --- transactions ---------------------------------------------------------------------
 
-    def transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> Transaction:
-        """Begin a transaction; `timeout` is how long each operation waits for its lock."""
-        return Transaction(self._core, timeout=timeout)
+    def transaction(
+        self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS, isolation: Isolation = "locks"
+    ) -> Transaction:
+        """Begin a transaction; `timeout` is how long each operation waits for its lock.
 
-    def shared_transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> Transaction:
+        With `isolation="snapshot"` it reads dictionaries as of its beginning and locks no keys; its
+        commit raises WriteConflictError if another one has written the same rows since.
+        """
+        return Transaction(self._core, timeout=timeout, isolation=isolation)
+
+    def shared_transaction(
+        self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS, isolation: Isolation = "locks"
+    ) -> Transaction:
         """Begin a transaction that several tasks use in turn, for the synchronous API."""
-        return Transaction(self._core, timeout=timeout, is_shared=True)
+        return Transaction(self._core, timeout=timeout, isolation=isolation, is_shared=True)
 
     def snapshot(self) -> Snapshot:
         """Open a lock-free read view, consistent over all collections."""
@@ -413,43 +544,69 @@ class StateManager:
                 hint="Increase timeout=, or read on the primary.",
             )
 
-    def attempts(
+    def attempts(  # noqa: PLR0913 - by keyword
         self,
         *,
-        attempts: int = retry.ATTEMPTS,
-        first_delay: float = retry.FIRST_DELAY_SECONDS,
-        max_delay: float = retry.DELAY_SECONDS_MAX,
-        deadline: float = retry.DEADLINE_SECONDS,
+        retry: RetryPolicy | None = None,
+        attempts: int | None = None,
+        first_delay: float | None = None,
+        max_delay: float | None = None,
+        deadline: float | None = None,
         timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+        isolation: Isolation = "locks",
     ) -> AsyncIterator[Attempt]:
         """Retry by hand: `async for attempt in state.attempts(): async with attempt as tx:`."""
-        backoff = Backoff(attempts, first_delay, max_delay, deadline)
-        return retry.attempts(lambda: self.transaction(timeout=timeout), backoff, self.clock)
+        policy = policy_of(retry, attempts, first_delay, max_delay, deadline)
+        begin = functools.partial(self.transaction, timeout=timeout, isolation=isolation)
+        return retries.attempts(begin, policy, self.clock)
 
     async def run(  # noqa: PLR0913 - by keyword
         self,
         function: Callable[..., Awaitable[T]],
         *arguments: Any,
         idempotency_key: str | None = None,
-        attempts: int = retry.ATTEMPTS,
-        first_delay: float = retry.FIRST_DELAY_SECONDS,
-        max_delay: float = retry.DELAY_SECONDS_MAX,
-        deadline: float = retry.DEADLINE_SECONDS,
+        retry: RetryPolicy | None = None,
+        attempts: int | None = None,
+        first_delay: float | None = None,
+        max_delay: float | None = None,
+        deadline: float | None = None,
         timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+        isolation: Isolation = "locks",
     ) -> Committed[T]:
         """Run `await function(tx, *arguments)` in a transaction, with retries.
 
         With an `idempotency_key` the function takes effect exactly once, across lost answers and
         restarts: its encoded result is stored with the commit and returned again, as the type of
-        the function's return annotation (plain values without one).
+        the function's return annotation (plain values without one). `attempts`, `first_delay`,
+        `max_delay` and `deadline` change single limits of `retry`.
         """
         return await self.run_with(
-            lambda: self.transaction(timeout=timeout),
+            functools.partial(self.transaction, timeout=timeout, isolation=isolation),
             function,
             arguments,
             idempotency_key=idempotency_key,
-            backoff=Backoff(attempts, first_delay, max_delay, deadline),
+            policy=policy_of(retry, attempts, first_delay, max_delay, deadline),
         )
+
+    async def call(
+        self,
+        function: Callable[..., Awaitable[T]],
+        *arguments: Any,
+        idempotency_key: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+        isolation: Isolation = "locks",
+    ) -> T:
+        """Run a function as `run` does, and return its value without the sequence."""
+        done = await self.run(
+            function,
+            *arguments,
+            idempotency_key=idempotency_key,
+            retry=retry,
+            timeout=timeout,
+            isolation=isolation,
+        )
+        return done.value
 
     async def run_with(
         self,
@@ -458,11 +615,11 @@ class StateManager:
         arguments: tuple[Any, ...],
         *,
         idempotency_key: str | None,
-        backoff: Backoff,
+        policy: RetryPolicy,
     ) -> Committed[T]:
         """Run a function in transactions that `begin` opens, for the synchronous API."""
         return await self._runner.run(
-            function, *arguments, begin=begin, idempotency_key=idempotency_key, backoff=backoff
+            function, *arguments, begin=begin, idempotency_key=idempotency_key, policy=policy
         )
 
     async def outcome(self, idempotency_key: str, result_type: Any = Any) -> Committed[Any] | None:
@@ -487,7 +644,7 @@ class StateManager:
         An incremental backup contains what was committed since the newest one in the folder.
         """
         self._core.check_open()
-        return await self._backups.write(folder, incremental=incremental, progress=progress)
+        return await self.backups.write(folder, incremental=incremental, progress=progress)
 
     def add_feed(self, feed: ChangeFeed[Any, Any]) -> None:
         """Tell a feed about rebuilds."""
@@ -497,7 +654,24 @@ class StateManager:
     def remove_feed(self, feed: ChangeFeed[Any, Any]) -> None:
         self._feeds.remove(feed)
 
-    def feed(self, dictionary: ReliableDictionary[K, V], since: int) -> ChangeFeed[K, V]:
+    def on_commit(self, function: Callable[[Commit], object]) -> Callable[[], None]:
+        """Call `function(commit)` for every record that is applied here; return how to stop it.
+
+        It is called before the commit returns, in the order of the log, on the primary and on
+        secondaries. It is an ordinary function and must be quick; its exceptions are logged.
+        """
+        self._core.check_open()
+        return self._notices.on_commit(function)
+
+    def on_collections(self, function: Callable[[CollectionNotice], object]) -> Callable[[], None]:
+        """Call `function(notice)` when a collection is added or dropped; return how to stop it.
+
+        After a full copy the notice is `rebuilt`. Otherwise as `on_commit`.
+        """
+        self._core.check_open()
+        return self._notices.on_collections(function)
+
+    def feed(self, dictionary: DictionaryRows[K, V], since: int) -> ChangeFeed[K, V]:
         """Return the change feed of a dictionary."""
         return ChangeFeed(self, dictionary, since)
 
@@ -512,10 +686,6 @@ class StateManager:
     def _call_soon(self, function: Callable[[], None]) -> None:
         if not self._loop.is_closed():  # a snapshot may be closed after the loop
             self._loop.call_soon(function)
-
-
-def _schema(version: int | Schema) -> Schema:
-    return version if isinstance(version, Schema) else Schema(version)
 
 
 def _secondary() -> NotPrimaryError:

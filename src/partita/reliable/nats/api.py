@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from partita.reliable.nats.link import PAUSE_SECONDS, Link, logger
+from partita.reliable.nats.monitor import Peer
 from partita.reliable.replication.stream import NoAnswer
 from partita.ticks import Clock
 
@@ -66,20 +67,36 @@ class Stored(Answer, frozen=True):
 
 class StreamState(msgspec.Struct, frozen=True):
     messages: int = 0
+    bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
     subjects: dict[str, int] = {}
 
 
+class StreamPeers(msgspec.Struct, frozen=True):
+    """The nodes that store a stream."""
+
+    leader: str = ""
+    replicas: tuple[Peer, ...] = ()
+
+
 class StreamAnswer(Answer, frozen=True):
     config: dict[str, Any] = {}
     state: StreamState = StreamState()
+    cluster: StreamPeers = StreamPeers()
+
+
+class StreamNames(Answer, frozen=True):
+    total: int = 0
+    streams: tuple[str, ...] | None = None
 
 
 class Message(msgspec.Struct, frozen=True):
     seq: int
     content: bytes = msgspec.field(default=b"", name="data")
     hdrs: bytes = b""
+    time: str = ""
+    """When it was stored, by the clock of the node."""
 
 
 class MessageAnswer(Answer, frozen=True):

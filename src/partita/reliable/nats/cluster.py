@@ -237,6 +237,11 @@ class LocalCluster:
         process = self._processes.get(index)
         return process.pid if process is not None and process.poll() is None else None
 
+    def exit_status(self, index: int) -> int | None:
+        """Return the exit status of a node that has ended; a signal is negative."""
+        process = self._processes.get(index)
+        return None if process is None else process.poll()
+
     def log_file(self, index: int) -> Path:
         return self.folder / f"{self.nodes[index].name}.log"
 
@@ -324,7 +329,8 @@ class LocalCluster:
                 "A NATS cluster is running in this folder already.",
                 facts={"folder": os.fspath(self.folder)}
                 | dict(zip(("pid", "url"), owner.split(), strict=False)),
-                hint="Use that cluster, stop it, or choose another folder and port.",
+                hint="Use that cluster, stop it with `partita nats down`, or choose another folder"
+                " and port.",
             ) from error
         lock_file.write_text(f"{os.getpid()} {self.url}\n", encoding="utf-8")
 

@@ -11,7 +11,7 @@ import hashlib
 import msgspec
 
 from partita.errors import ChecksumError
-from partita.reliable.nats.api import Api, deadline
+from partita.reliable.nats.api import Api, Message, deadline
 from partita.reliable.replication.stream import NoAnswer
 
 CHUNK_BYTES = 512 * 1024
@@ -29,6 +29,15 @@ class FileEntry(msgspec.Struct, frozen=True):
     digest: str
     mtime: str = "0001-01-01T00:00:00Z"
     deleted: bool = False
+
+
+class FileHead(msgspec.Struct, frozen=True):
+    """The size of a file, when it was stored, and its first bytes, which are not verified."""
+
+    size: int
+    stored_at: str
+    """RFC 3339, by the clock of the node."""
+    first: bytes
 
 
 class FileBucket:
@@ -69,6 +78,19 @@ class FileBucket:
                         hint="Remove it; a replica stores a new one with its next checkpoint.",
                     )
 
+    async def head(self, name: str, *, timeout: float) -> FileHead | None:
+        """Return the first chunk of a file; None if there is no file, or it was just replaced."""
+        async with deadline(timeout):
+            message = await self._message(name, timeout)
+            entry = None if message is None else _entry_of(message)
+            if message is None or entry is None:
+                return None
+            where = {"seq": 1, "next_by_subj": self._chunks(entry.nuid)}
+            chunk = await self._api.get(self.stream, where, timeout)
+            if chunk is None and entry.chunks:
+                return None
+            return FileHead(entry.size, message.time, b"" if chunk is None else chunk.content)
+
     async def _put_new(self, name: str, content: bytes, nuid: str, timeout: float) -> None:
         begins = range(0, len(content), CHUNK_BYTES)
         for begin in begins:
@@ -82,11 +104,11 @@ class FileBucket:
         )
 
     async def _entry(self, name: str, timeout: float) -> FileEntry | None:
-        message = await self._api.get(self.stream, {"last_by_subj": self._subject(name)}, timeout)
-        if message is None:
-            return None
-        entry = msgspec.json.decode(message.content, type=FileEntry)
-        return None if entry.deleted else entry
+        message = await self._message(name, timeout)
+        return None if message is None else _entry_of(message)
+
+    async def _message(self, name: str, timeout: float) -> Message | None:
+        return await self._api.get(self.stream, {"last_by_subj": self._subject(name)}, timeout)
 
     async def _content(self, entry: FileEntry, timeout: float) -> bytes:
         pieces: list[bytes] = []
@@ -111,6 +133,11 @@ class FileBucket:
 
     def _subject(self, name: str) -> str:
         return f"$O.{self._name}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def _entry_of(message: Message) -> FileEntry | None:
+    entry = msgspec.json.decode(message.content, type=FileEntry)
+    return None if entry.deleted else entry
 
 
 def _digest(content: bytes) -> str:

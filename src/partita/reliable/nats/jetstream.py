@@ -14,11 +14,21 @@ from partita.clock import SystemClock
 from partita.errors import (
     ConfigurationError,
     NotDurableError,
+    QuorumLostError,
     UsageError,
 )
-from partita.reliable.nats.api import WRONG_LAST, Api, Failed, no_answer
+from partita.reliable.nats.api import (
+    NOT_ENABLED,
+    STREAM_NOT_FOUND,
+    WRONG_LAST,
+    Api,
+    Failed,
+    StreamAnswer,
+    StreamNames,
+    no_answer,
+)
 from partita.reliable.nats.consumer import pull
-from partita.reliable.nats.files import FileBucket
+from partita.reliable.nats.files import FileBucket, FileHead
 from partita.reliable.nats.link import PAUSE_SECONDS, Link, end_tasks, logger, server_urls
 from partita.reliable.nats.monitor import (
     ask_all,
@@ -48,6 +58,8 @@ MAX_PAYLOAD_MIN = 1024 * 1024
 BOUNDS_SECONDS = 2.0
 """The time-out when messages() reads the bounds."""
 NODES_AGAIN_SECONDS = 30.0
+PARTITIONS_LISTED_MAX = 4096
+"""Partitions of a cluster that an observer lists."""
 MISSING_NODES_AGAIN_SECONDS = 2.0
 
 
@@ -107,6 +119,45 @@ class JetStream:
             await stream.close()
             raise
         return stream
+
+    @classmethod
+    async def attach(
+        cls,
+        url: str | Sequence[str],
+        *,
+        partition: str,
+        timeout: float = 30.0,
+        connect_options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+    ) -> "JetStream":
+        """Connect to read an existing partition: nothing is created, verified or changed.
+
+        Every publish is refused.
+        """
+        _check_arguments(partition, 1, 1.0)
+        api = await _connect_api(url, partition, timeout, connect_options, clock)
+        stream = cls(api, partition, None)
+        try:
+            await api.call(f"STREAM.INFO.{stream._stream}", {}, StreamAnswer, timeout)
+        except Failed as failure:
+            await stream.close()
+            raise _not_attached(partition, failure) from failure
+        except NoAnswer as error:
+            await stream.close()
+            raise QuorumLostError(
+                "QuorumLost",
+                "The log of the partition has no leader: too few NATS nodes answer.",
+                facts={"partition": partition},
+                hint="Start the NATS nodes that are down; a majority is needed.",
+            ) from error
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
+
+    async def describe(self, *, timeout: float) -> StreamAnswer:
+        """Return the settings and state of the log, and the nodes that store it."""
+        return await self._api.describe_stream(self._stream, timeout)
 
     async def close(self) -> None:
         """End messages() and all waits for answers, and close the connection."""
@@ -224,6 +275,10 @@ class JetStream:
     async def get_file(self, name: str, *, timeout: float) -> bytes | None:
         return await self._files.get(name, timeout=timeout)
 
+    async def file_head(self, name: str, *, timeout: float) -> FileHead | None:
+        """Return the beginning of a file and when it was stored; None without one."""
+        return await self._files.head(name, timeout=timeout)
+
     # Inside
 
     def _subject(self, epoch: int) -> str:
@@ -330,6 +385,73 @@ class JetStream:
         for status in statuses:
             self._fit_into(status.max_payload)
         return missing
+
+
+async def list_partitions(
+    url: str | Sequence[str],
+    *,
+    timeout: float = 30.0,
+    connect_options: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> list[str]:
+    """Return the names of the partitions of a cluster, at most PARTITIONS_LISTED_MAX."""
+    api = await _connect_api(url, "partitions", timeout, connect_options, clock)
+    names: list[str] = []
+    try:
+        while len(names) < PARTITIONS_LISTED_MAX:
+            asked = {"subject": "partita.*.*", "offset": len(names)}
+            found = await api.call("STREAM.NAMES", asked, StreamNames, timeout)
+            names += found.streams or ()
+            if not found.streams or len(names) >= found.total:
+                break
+    except Failed as failure:
+        raise _not_attached("", failure) from failure
+    except NoAnswer as error:
+        raise QuorumLostError(
+            "QuorumLost",
+            "The NATS cluster has no leader: too few nodes answer.",
+            hint="Start the NATS nodes that are down; a majority is needed.",
+        ) from error
+    finally:
+        await api.link.close()
+    ours = [name.removeprefix("partita-") for name in names if name.startswith("partita-")]
+    return sorted(ours)[:PARTITIONS_LISTED_MAX]
+
+
+async def _connect_api(
+    url: str | Sequence[str],
+    name: str,
+    timeout: float,
+    connect_options: Mapping[str, Any] | None,
+    clock: Clock | None,
+) -> Api:
+    clock = clock or SystemClock()
+    options = {"name": f"partita/{name} observer", **(connect_options or {})}
+    link = Link(server_urls(url), options, clock)
+    await link.start(timeout)
+    return Api(link, clock)
+
+
+def _not_attached(partition: str, failure: Failed) -> ConfigurationError:
+    if failure.code == STREAM_NOT_FOUND:
+        return ConfigurationError(
+            "PartitionNotFound",
+            f"There is no partition {partition!r} on this NATS cluster.",
+            facts={"partition": partition},
+            hint="Check the name; `partita state status` without --partition lists all.",
+        )
+    if failure.code in NOT_ENABLED:
+        return ConfigurationError(
+            "JetStreamNotEnabled",
+            "JetStream is not enabled on this NATS server or for this account.",
+            hint="Add a jetstream block to every node, as `partita nats config` writes it.",
+        )
+    return ConfigurationError(
+        "StreamNotOpened",
+        "The NATS server refused to describe the partition's stream.",
+        facts={"partition": partition, "cause": str(failure)},
+        hint="Check the log of the NATS server.",
+    )
 
 
 _PLAIN = re.compile(r"[-/_A-Za-z0-9]")

@@ -33,6 +33,8 @@ class Peer(msgspec.Struct, frozen=True):
     offline: bool = False
     active: int = 0
     """Nanoseconds since its last message."""
+    lag: int = 0
+    """Messages that it has not stored yet."""
 
     def is_silent(self, waited: float) -> bool:
         """Return whether it takes no part; a new leader needs time to hear from all nodes."""
@@ -54,9 +56,15 @@ class StoreSettings(msgspec.Struct, frozen=True):
     sync_always: bool = False
 
 
+class StoreUse(msgspec.Struct, frozen=True):
+    storage: int = 0
+    """Bytes of all streams on the disk of the node."""
+
+
 class StoreStatus(msgspec.Struct, frozen=True):
     config: StoreSettings | None = None
     meta: Meta | None = None
+    stats: StoreUse = StoreUse()
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -70,6 +78,10 @@ class NodeStatus(msgspec.Struct, frozen=True):
     max_payload: int = 0
     jetstream: StoreStatus = StoreStatus()
     cluster: ClusterStatus = ClusterStatus()
+    version: str = ""
+    uptime: str = ""
+    connections: int = 0
+    mem: int = 0
 
     @property
     def has_jetstream(self) -> bool:

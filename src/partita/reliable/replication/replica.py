@@ -11,6 +11,7 @@ whose append is refused, or that loses the quorum, stops at once and follows the
 import asyncio
 import contextlib
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +27,9 @@ from partita.errors import (
     SchemaError,
     StateClosedError,
     UnavailableError,
+    UsageError,
 )
+from partita.reliable.manager.backup import Backup
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.replication.quorum_log import QuorumLog
 from partita.reliable.replication.stream import NoAnswer, Stream
@@ -46,9 +49,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("partita.reliable")
 
+VERSION: str = sys.modules["partita"].__version__
+"""Read and not imported: the package itself is above all its folders."""
 LEASE_KEY = "lease"
 REPLICA_PREFIX = "replica."
 CHECKPOINT_FILE = "checkpoint"
+BACKUP_FILE = "backup"
+"""A BackupNote: when the newest backup was made."""
 
 ANSWER_SECONDS = 2.0
 RENEW_SECONDS_MIN = 0.01
@@ -58,6 +65,12 @@ SHORT_ANSWERS_MAX = 40
 """Consecutive answers with a log shorter than the state, after which a replica stops."""
 BEHIND_SECONDS = 15.0
 """How long a log may seem shorter than the state: a node that was down lags for a while."""
+DRAIN_SECONDS = 1.0
+"""How long a primary that steps down waits for the record in flight, which then is not in doubt."""
+HAND_OVER_LAG_MAX = 10_000
+"""Records that the chosen replica may be behind: it applies them before it is primary."""
+HAND_OVER_ATTEMPTS = 5
+"""Attempts to write the lease of the next primary; a renewal on its way makes one fail."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -86,6 +99,8 @@ class Lease(msgspec.Struct, frozen=True):
 
     replica: str
     address: str
+    is_given: bool = False
+    """Whether the primary before wrote it, to hand over to this replica."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -97,6 +112,23 @@ class Heartbeat(msgspec.Struct, frozen=True):
     readable: dict[str, int]
     is_primary: bool
     address: str
+    version: str = ""
+    """The version of Partita; empty for versions before 0.2."""
+    epoch: int = 0
+    is_placed: bool = False
+    """Whether a service decides which replica is primary."""
+
+
+class BackupNote(msgspec.Struct, frozen=True):
+    """The newest backup of the partition, as far as replicas have taken it."""
+
+    made_at: int
+    """In ticks."""
+    last_sequence: int
+    kind: str
+    number: int
+    address: str
+    """The replica that took it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -134,6 +166,7 @@ class Replica:
         self._tasks: list[asyncio.Task[None]] = []
         self._deposed = asyncio.Event()
         self._changed = asyncio.Event()
+        self._has_new_role = asyncio.Event()  # the next heartbeat must not wait
         self.copies = 0
         """The number of full copies, because the log was truncated before it was read."""
         self.wants_primary = True
@@ -150,6 +183,7 @@ class Replica:
         manager.on_stopped = self._stopped
         manager.checkpoint_writer.purge_limit = self._purge_limit
         manager.checkpoint_writer.after_checkpoint = self._publish_checkpoint
+        manager.backups.after_backup = self._publish_backup
         manager.descriptions.check_promotion = self._check_promotion
 
     # --- life cycle -----------------------------------------------------------------------
@@ -216,13 +250,63 @@ class Replica:
                     await self._changed.wait()
         return self._manager.is_primary
 
-    async def step_down(self) -> None:
-        """Stop being primary and release the lease."""
+    async def step_down(self, to: str = "") -> None:
+        """Stop being primary and release the lease, or give it to the replica `to`.
+
+        The record in flight is waited for; later commits are refused with NotPrimaryError.
+        """
+        successor = await self._find_successor(to) if to else None
+        self._is_giving_lease = successor is not None
         self._has_stepped_down = True
         if self._manager.is_primary:
             self._depose(_not_primary("", "This replica is handing over to another."))
-        with contextlib.suppress(NoAnswer):  # the lease then expires
-            await self._release_lease()
+            await self._drain()
+        try:
+            if successor is not None:
+                await self._give_lease(successor)
+            else:
+                await self._release_lease()
+        except NoAnswer:
+            pass  # the lease then expires
+        finally:
+            self._is_giving_lease = False
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._manager.committer_idle()
+
+    async def _find_successor(self, replica_id: str) -> Lease:
+        """Return the lease of another replica; raise if it cannot become primary now."""
+        try:
+            found = (await self.heartbeats()).get(replica_id)
+        except NoAnswer:
+            raise _no_quorum() from None
+        lag = None if found is None else self._manager.sequence - found.applied
+        if found is None or lag is None or lag > HAND_OVER_LAG_MAX or replica_id == self._id:
+            raise _successor_refused(replica_id, lag, is_primary=replica_id == self._id)
+        return Lease(replica_id, found.address, is_given=True)
+
+    async def _give_lease(self, successor: Lease) -> None:
+        """Write the lease in the name of another replica, which renews it when it reads it.
+
+        If that replica does not, the lease expires, and any replica takes it.
+        """
+        self._lease_revision = 0
+        for _ in range(HAND_OVER_ATTEMPTS):
+            found = await self._stream.read_register(LEASE_KEY, timeout=ANSWER_SECONDS)
+            if found is not None:
+                lease = msgspec.msgpack.decode(found.value, type=Lease)
+                if lease.replica != self._id:
+                    return  # another replica has taken it meanwhile
+            given = await self._stream.write_register(
+                LEASE_KEY,
+                _encode(successor),
+                revision=0 if found is None else found.revision,
+                timeout=ANSWER_SECONDS,
+            )
+            if given is not None:
+                return
 
     async def close(self) -> None:
         """Stop all tasks, release the lease and remove the heartbeat."""
@@ -336,9 +420,11 @@ class Replica:
                     self._has_stepped_down = False
                     self._note_primary(lease.address)
                     return False
-                if self._has_stepped_down:  # our own lease, renewed while it was released
-                    self._lease_revision = found.revision
-                    await self._release_lease()
+                if self._has_stepped_down and not lease.is_given:
+                    # It was renewed while it was released.
+                    if not self._is_giving_lease:
+                        self._lease_revision = found.revision
+                        await self._release_lease()
                     return False
             elif self._leaves_lease(self._clock.monotonic()):
                 return False
@@ -426,19 +512,24 @@ class Replica:
         self._deposed.clear()
         leasing.add_done_callback(lambda _: self._deposed.set())
         self._manager.promote()
+        self.promotions += 1
         logger.info("replica %s is primary of epoch %d", self._id, self._manager.epoch)
         self._changed.set()
+        self._has_new_role.set()
         notifying = self._spawn(self._notify(is_primary=True))
         await self._deposed.wait()
         if leasing.done():
             self._depose(self._lease_lost())
         await _end(leasing)
         self._depose(_not_primary("", "This replica is a secondary."))
+        if self._has_stepped_down:
+            await self._drain()
         self._log.abandon()
         await self._manager.committer_idle()
         if self.failure is not None:
             raise self.failure
         self._changed.set()
+        self._has_new_role.set()
         await asyncio.wait((notifying,))
         await self._notify(is_primary=False)
 
@@ -524,7 +615,10 @@ class Replica:
             with contextlib.suppress(NoAnswer):
                 await self._write_heartbeat()
                 await self._check_log_length()
-            await asyncio.sleep(self._timing.renew_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.renew_seconds):
+                    await self._has_new_role.wait()
+            self._has_new_role.clear()
 
     async def _check_log_length(self) -> None:
         """Stop if the log is shorter than the state for too long: it was created again.
@@ -532,6 +626,7 @@ class Replica:
         A node that is cut off may report a shorter log, but not for this long.
         """
         _, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
+        self.log_last = last
         if last >= self._manager.sequence:
             self._short_answers = 0
             return
@@ -555,6 +650,9 @@ class Replica:
             self._manager.readable_versions(),
             self._manager.is_primary,
             self._address,
+            VERSION,
+            self._manager.epoch,
+            self.is_placed,
         )
         key = REPLICA_PREFIX + self._id
         revision = await self._stream.write_register(
@@ -583,6 +681,14 @@ class Replica:
             return 0
         return min([self._published + 1, *(beat.checkpoint + 1 for beat in beats.values())])
 
+    log_last = 0
+    """The end of the log at the last heartbeat, as one node reported it."""
+    promotions = 0
+    """How often this replica has become primary."""
+    _is_giving_lease = False
+    """Whether the lease is about to be written in the name of another replica."""
+    is_placed = False
+    """Whether a service decides which replica is primary."""
     _published = 0
     """The sequence of the checkpoint that this replica has published last."""
 
@@ -599,6 +705,16 @@ class Replica:
             logger.warning("the checkpoint at %d could not be stored on NATS", newest.sequence)
             return
         self._published = newest.sequence
+
+    async def _publish_backup(self, backup: Backup) -> None:
+        """Note a backup beside the stream, for observers."""
+        note = BackupNote(
+            backup.made_at, backup.last_sequence, backup.kind, backup.number, self._address
+        )
+        try:
+            await self._stream.put_file(BACKUP_FILE, _encode(note), timeout=ANSWER_SECONDS)
+        except NoAnswer:  # the backup itself is complete
+            logger.warning("the time of backup %d could not be stored on NATS", backup.number)
 
     async def _check_promotion(self, name: str, version: int) -> None:
         try:
@@ -653,6 +769,24 @@ def _no_quorum() -> QuorumLostError:
         "QuorumLost",
         "Too few nodes of the log answer; nothing can be committed.",
         hint="Start the nodes that are down; no restart of this process is needed.",
+    )
+
+
+def _successor_refused(replica_id: str, lag: int | None, *, is_primary: bool) -> UsageError:
+    """Return why a replica cannot become primary now."""
+    if is_primary:
+        message, hint = "is the primary already", "Choose another replica."
+    elif lag is None:
+        message = "is not running"
+        hint = "Choose a replica that `partita state status` prints."
+    else:
+        message = f"is {lag} records behind the primary"
+        hint = "Wait until its lag is lower, or choose another replica."
+    return UsageError(
+        "SuccessorRefused",
+        f"The replica {replica_id!r} {message}; the primary was not changed.",
+        facts={"replica": replica_id, "lag": lag},
+        hint=hint,
     )
 
 

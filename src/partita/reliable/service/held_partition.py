@@ -156,6 +156,7 @@ class HeldPartition:
         self._state, self._replica = state, replica
         try:
             replica.patience = self._patience
+            replica.is_placed = True
             replica.on_role = self._wake
             await self._prepare(state, replica)
             self.failure = None

@@ -25,7 +25,6 @@ from partita.errors import (
     UsageError,
 )
 from partita.keys import Key
-from partita.reliable.collections.retry import Backoff
 from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.nats.request_reply import RequestTransport
@@ -49,6 +48,7 @@ from partita.reliable.service.requests import (
     partition_of,
 )
 from partita.reliable.values.arguments import checked_idempotency_key, checked_timeout
+from partita.retrying import RetryPolicy
 from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
@@ -61,7 +61,7 @@ READY_SECONDS = 60.0
 REQUEST_SECONDS = 20.0
 ATTEMPT_SECONDS = 2.0
 """After this time without an answer a request is sent again: its primary may have stopped."""
-REQUEST_BACKOFF = Backoff(first_delay=0.05, max_delay=0.5)
+REQUEST_RETRIES = RetryPolicy(first_delay=0.05, max_delay=0.5)
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ class Service:
             if isinstance(answer, bytes):
                 return answer
             failures += 1
-            delay = REQUEST_BACKOFF.delay(failures, self._clock)
+            delay = REQUEST_RETRIES.delay(failures, self._clock)
             if self._clock.monotonic() + delay >= deadline:
                 raise _unavailable(self.name, partition, timeout, (failures, answer))
             await asyncio.sleep(delay)

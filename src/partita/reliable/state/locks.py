@@ -7,7 +7,7 @@ deadlocks are searched for at that moment and nowhere else.
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import msgspec
@@ -43,6 +43,8 @@ class Waiter(msgspec.Struct, eq=False):
     """Called once when the wait ends, except by `give_up`; it must not raise."""
     is_waiting: bool = True
     granted: bool = False
+    since: float = 0.0
+    """When the wait began, by the caller's monotonic clock; 0 before that."""
     deadlock_with: str = ""
     """The owner it waited for in a deadlock that was resolved by ending this wait, or empty."""
 
@@ -199,6 +201,18 @@ class LockTable:
         """Return the requests that wait for the resource, the next one first."""
         lock = self._locks.get(resource)
         return list(lock.queue or ()) if lock is not None else []
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield the locked resources, those that are waited for first."""
+        waited = dict.fromkeys(
+            party.waiter.resource for party in self._owners.values() if party.waiter is not None
+        )
+        yield from waited
+        yield from (resource for resource in list(self._locks) if resource not in waited)
+
+    def count(self) -> int:
+        """Return the number of locked resources."""
+        return len(self._locks)
 
     def held_count(self, owner: str) -> int:
         """Return the number of resources that the owner holds."""

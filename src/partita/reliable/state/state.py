@@ -16,9 +16,9 @@ import hashlib
 import heapq
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from sortedcontainers import SortedList
@@ -49,7 +49,11 @@ POSITION_BYTES = 8
 T = TypeVar("T")
 Past = list[tuple[int, T]]
 """Replaced versions, each with the sequence that replaced it, in ascending order."""
-_DISCARDED: tuple[int, Any] = (-1, None)
+Replaced = tuple[int, bytes | None, int | None]
+"""A replaced row: the sequence that replaced it, its value and its version."""
+_DISCARDED: tuple[int, Any, None] = (-1, None, None)
+
+CollectionEvent = Literal["added", "dropped"]
 
 Watcher = Callable[[int, bytes, bytes | None, bytes | None], None]
 """Called by apply with (sequence, key, old value, new value); key b"" and no values: cleared."""
@@ -73,6 +77,8 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
     """For an index: whether it covers every row. Writers without its function set it to False."""
     layouts: dict[int, Layout] = {}
     """The layout of values by schema version, for the written version and newer ones."""
+    is_versioned: bool = False
+    """Whether the version of each row is kept: the sequence of the record that wrote it."""
 
 
 _description_decoder = msgspec.msgpack.Decoder(Description)
@@ -88,16 +94,19 @@ class Rows:
     """Keys and values of a collection in one generation (a clear starts the next).
 
     `values` has the newest versions, `history` the replaced ones, `counts` the number of keys
-    before a record. A key is in `keys` if and only if it is in `values` or `history`.
+    before a record. A key is in `keys` if and only if it is in `values` or `history`. `versions`
+    has the sequences that wrote the rows, of a collection that keeps them.
     """
 
-    __slots__ = ("counts", "history", "keys", "values")
+    __slots__ = ("counts", "history", "keys", "values", "versions")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self.values: dict[bytes, bytes] = dict(pairs)
         self.keys: SortedList[bytes] = SortedList(self.values)
-        self.history: dict[bytes, Past[bytes | None]] = {}
+        self.history: dict[bytes, list[Replaced] | tuple[Replaced]] = {}
+        """A single replaced row is a tuple, of which the garbage collector keeps no account."""
         self.counts: Past[int] = []
+        self.versions: dict[bytes, int] = {}
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
@@ -107,6 +116,20 @@ class Rows:
             if place < len(versions):
                 return versions[place][1]
         return self.values.get(key)
+
+    def version(self, key: bytes, sequence: int) -> int | None:
+        """Return the version of a key as of a sequence, None if none was recorded."""
+        past = self.history.get(key)
+        if past is not None:
+            place = _place_after(past, sequence)
+            if place < len(past):
+                return past[place][2]
+        return self.versions.get(key)
+
+    def has_changed(self, key: bytes, since: int) -> bool:
+        """Return whether a key was written after a sequence that an open snapshot has."""
+        past = self.history.get(key)
+        return past is not None and past[-1][0] > since
 
     def count(self, sequence: int) -> int:
         """Return the number of keys at a sequence."""
@@ -135,9 +158,11 @@ class Collection:
         "generations",
         "id",
         "is_dropped",
+        "is_new",
         "ready_since",
         "rows",
         "tail",
+        "versioned_since",
         "watchers",
     )
 
@@ -148,9 +173,36 @@ class Collection:
         self.generations: Past[Rows] = []
         self.tail = 0
         self.is_dropped = False
+        self.is_new = False
+        """Whether an open transaction creates it: no record does so yet."""
         self.ready_since = 0
         """For an index: the sequence from which on it covers every row."""
+        self.versioned_since = 0
+        """The sequence from which on versions are kept, 0 if they are not. It is the version of
+        rows that were not written since."""
         self.watchers: list[Watcher] = []
+
+    def version(self, key: bytes, sequence: int) -> int:
+        """Return the version of an existing row as of a sequence; the collection keeps versions.
+
+        A snapshot from before they were kept sees unknown versions of rows that have changed
+        since: its own sequence, which no row has as its version.
+        """
+        rows = self.rows_at(sequence)
+        known = rows.version(key, sequence)
+        if known is not None:
+            return known
+        is_old = rows is not self.rows or rows.has_changed(key, sequence)
+        return sequence if is_old and sequence < self.versioned_since else self.versioned_since
+
+    def has_changed(self, key: bytes | None, since: int) -> bool:
+        """Return whether a key (None: any key) was written after an open snapshot's sequence."""
+        rows = self.rows
+        if self.rows_at(since) is not rows:
+            return True
+        if key is not None:
+            return rows.has_changed(key, since)
+        return any(past[-1][0] > since for past in rows.history.values())
 
     def rows_at(self, sequence: int) -> Rows:
         """Return the generation that a snapshot sees."""
@@ -195,6 +247,18 @@ class Collection:
             lower = None if last is None else last + b"\x00"
 
 
+class Kept(msgspec.Struct, gc=False):
+    """What is kept for snapshots, with the sequence that replaced it.
+
+    A version of a key, a count (without a key), or the rows before a clear (a collection). There
+    may be one for every row, so the garbage collector does not visit them; no cycle contains one.
+    """
+
+    sequence: int
+    kept: Rows | Collection
+    key: bytes | None
+
+
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
     """The stored outcome of an idempotent transaction."""
 
@@ -223,13 +287,16 @@ class State:
         self._snapshots: dict[int, int] = {}
         """The number of open snapshots by sequence, in ascending order."""
         self._newest_snapshot = -1
-        self._replaced: deque[tuple[int, Rows | Collection, bytes | None]] = deque()
-        """What is kept for snapshots, with the sequence that replaced it: a version of a key, a
-        count (without a key), or the rows before a clear (a collection)."""
+        self._replaced: deque[Kept] = deque()
+        """What is kept for snapshots, in the order in which it was replaced."""
         self._prune_left = PRUNE_WINDOW
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         """Calls a function in the next turn of the event loop, where pruning continues.
         Without it (nothing else shares the thread) each call to `prune` counts as a turn."""
+        self.on_applied: Callable[[Record], None] | None = None
+        """Called after the commits of a record were applied."""
+        self.on_collection: Callable[[CollectionEvent, Collection], None] | None = None
+        """Called when a record creates or drops a collection."""
 
     def apply(self, record: Record, new_hash: bytes) -> bool:
         """Change the state by the next record; return False if it came from a deposed primary.
@@ -269,6 +336,8 @@ class State:
         self._forget_outcomes(FORGET_AT_ONCE + len(record.entries))
         if self._replaced:
             self.prune()
+        if self.on_applied is not None and record.entries:
+            self.on_applied(record)
         return True
 
     def indexes_of(self, owner: Collection) -> list[Collection]:
@@ -302,13 +371,13 @@ class State:
         """
         oldest = next(iter(self._snapshots), self.sequence)
         replaced = self._replaced
-        if not replaced or replaced[0][0] > oldest:
+        if not replaced or replaced[0].sequence > oldest:
             return True
         if self.call_soon is None:
             self._prune_left = PRUNE_AT_ONCE
         elif self._prune_left == PRUNE_WINDOW:
             self.call_soon(self._begin_window)
-        while replaced and replaced[0][0] <= oldest:
+        while replaced and replaced[0].sequence <= oldest:
             if not self._prune_left:
                 return False
             self._prune_left -= 1
@@ -321,19 +390,23 @@ class State:
 
     def _discard_one(self) -> None:
         """Discard the oldest entry, or one row of it if it is the rows before a clear."""
-        sequence, kept, key = self._replaced[0]
+        first = self._replaced[0]
+        sequence, kept, key = first.sequence, first.kept, first.key
         if isinstance(kept, Collection):
             rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
             if rows.keys:
-                rows.values.pop(rows.keys.pop(), None)
+                gone = rows.keys.pop()
+                rows.values.pop(gone, None)
+                rows.versions.pop(gone, None)
                 return
             _discard(kept.generations, sequence)
         elif key is None:
             _discard(kept.counts, sequence)
         else:
             versions = kept.history[key]
-            _discard(versions, sequence)
-            if not versions:
+            if isinstance(versions, list):
+                _discard(versions, sequence)
+            if not versions or isinstance(versions, tuple):
                 del kept.history[key]
                 if key not in kept.values:
                     kept.keys.remove(key)
@@ -395,6 +468,8 @@ class State:
         if self._snapshots:
             self._keep(rows, key, old, sequence)
         rows.values[key] = value
+        if collection.versioned_since:
+            rows.versions[key] = sequence
         for watch in collection.watchers:
             watch(sequence, key, old, value)
 
@@ -411,6 +486,7 @@ class State:
         if self._snapshots:
             self._keep(rows, key, old, sequence)
         del rows.values[key]
+        rows.versions.pop(key, None)
         if key not in rows.history:
             rows.keys.remove(key)
         for watch in collection.watchers:
@@ -423,25 +499,36 @@ class State:
         snapshot sees it: a key that is written often costs one version, not one per write.
         """
         newest = self._newest_snapshot
-        versions = rows.history.setdefault(key, [])
-        if not versions or versions[-1][0] <= newest:
-            versions.append((sequence, old))
-            self._replaced.append((sequence, rows, key))
+        versions = rows.history.get(key)
+        if versions is None or versions[-1][0] <= newest:
+            entry = (sequence, old, rows.versions.get(key))
+            if versions is None:
+                rows.history[key] = (entry,)
+            elif isinstance(versions, tuple):
+                rows.history[key] = [*versions, entry]
+            else:
+                versions.append(entry)
+            self._replaced.append(Kept(sequence, rows, key))
         if not rows.counts or rows.counts[-1][0] <= newest:
             rows.counts.append((sequence, len(rows.values)))
-            self._replaced.append((sequence, rows, None))
+            self._replaced.append(Kept(sequence, rows, None))
 
     def _clear(self, collection: Collection, sequence: int) -> None:
         # Also without a snapshot: freeing many rows at once would block the event loop.
         collection.generations.append((sequence, collection.rows))
-        self._replaced.append((sequence, collection, None))
+        self._replaced.append(Kept(sequence, collection, None))
         collection.rows = Rows()
         for watch in collection.watchers:
             watch(sequence, b"", None, None)
 
     def _create(self, identifier: int, description: Description) -> None:
-        self._add(Collection(identifier, description))
+        collection = Collection(identifier, description)
+        if description.is_versioned:
+            collection.versioned_since = self.sequence
+        self._add(collection)
         self.next_collection = max(self.next_collection, identifier + 1)
+        if self.on_collection is not None:
+            self.on_collection("added", collection)
 
     def _add(self, collection: Collection) -> None:
         description = collection.description
@@ -453,6 +540,9 @@ class State:
     def _alter(self, collection: Collection, description: Description) -> None:
         if description.is_ready and not collection.description.is_ready:
             collection.ready_since = self.sequence
+        if description.is_versioned != collection.description.is_versioned:
+            collection.versioned_since = self.sequence if description.is_versioned else 0
+            collection.rows.versions.clear()
         collection.description = description
 
     def _drop(self, collection: Collection, sequence: int) -> None:
@@ -463,6 +553,8 @@ class State:
         self._indexes.pop(collection.id, None)
         if collection.description.owner in self._indexes:
             self._indexes[collection.description.owner].remove(collection)
+        if self.on_collection is not None:
+            self.on_collection("dropped", collection)
 
     def _collection(self, identifier: int) -> Collection:
         try:
@@ -489,12 +581,12 @@ class State:
                 del self.outcomes[name]
 
 
-def _place_after(past: Past[Any], sequence: int) -> int:
+def _place_after(past: Sequence[tuple[Any, ...]], sequence: int) -> int:
     """Return the index of the first entry that was replaced after a sequence."""
     return bisect_left(past, (sequence + 1,))
 
 
-def _discard(past: Past[Any], sequence: int) -> None:
+def _discard(past: list[Any], sequence: int) -> None:
     """Discard the oldest entry, which was replaced at a sequence.
 
     Discarded entries stay in front until they are half of the list: moving the others for each

@@ -21,7 +21,7 @@ from partita.errors import BackupOrderError, ChecksumError, DamageError, FormatV
 from partita.reliable.state.records import Record, Tip, decode_record, record_hash
 from partita.reliable.storage.checkpoint import Progress, describe_file, discarding, put_in_place
 from partita.reliable.storage.disk import Disk
-from partita.reliable.values.limits import RECORD_BYTES_MAX
+from partita.reliable.values.limits import RECORD_BYTES_SETTING_MAX
 
 FORMAT = 1
 MAGIC = b"PARTINC\n"
@@ -214,7 +214,7 @@ async def _raw_records(folder: Disk, name: str) -> AsyncIterator[bytes]:
             chunk, at = folder.read(name, place, CHUNK_BYTES), 0
             length = int.from_bytes(chunk[:4])
             await asyncio.sleep(0)
-        if len(chunk) < 4 or not 0 < length <= min(size - place - 4, RECORD_BYTES_MAX):
+        if len(chunk) < 4 or not 0 < length <= min(size - place - 4, RECORD_BYTES_SETTING_MAX):
             raise _damaged(name, f"there is no record at byte {place}")
         if len(chunk) - at - 4 < length:
             chunk = folder.read(name, place, length + 4)

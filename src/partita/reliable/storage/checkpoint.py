@@ -2,7 +2,8 @@ r"""Checkpoints: the whole state on disk up to a sequence, so that the log can b
 
     file     "PARTCKP\n" | format 4 | length 4 | crc32c 4 | heading | block | block | … | footer
     heading  MessagePack map, the class CheckpointHeading
-    block    collection 4 | length 4 | crc32c 4 | MessagePack array [key, value, key, value, …]
+    block    collection 4 | length 4 | crc32c 4 | MessagePack array [key, value, key, value, …],
+             or [key, value, version, …] of a collection that keeps the versions of its rows
     footer   "\xf6END" | blocks 8 | rows 8 | blake2b of everything before the footer 32
 
 Numbers are big-endian; a checksum covers its own head too. Blocks are in the order of the
@@ -11,15 +12,16 @@ last and in the order in which they were added: idempotency key and KeptOutcome,
 
 A file is renamed to its final name after its sync, so a file with this name is complete or
 damaged, never unfinished. Only the newest is kept: it is removed when the next one is durable,
-before the log is truncated.
+before the log is truncated. Format 2 is format 1 with versions; a state without any is written in
+format 1, which older releases read.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -28,12 +30,22 @@ from partita.errors import ChecksumError, DamageError, FormatVersionError, Parti
 from partita.reliable.state.state import Collection, Description, KeptOutcome, Rows, State
 from partita.reliable.storage.disk import Disk, GrowingFile
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format that is read and, where a collection keeps versions, written."""
+PLAIN_FORMAT = 1
+"""The format of a file without versions."""
+VERSION_BYTES = 8
 MAGIC = b"PARTCKP\n"
 END = b"\xf6END"
 BLOCK_BYTES = 64 * 1024
 SYNC_BYTES = 1024 * 1024
 """Bytes written between two syncs, so that the sync of a commit never waits long."""
+CHUNK_BYTES = 1024 * 1024
+"""Bytes read and hashed at once, beside the event loop."""
+OWN_SHARE = 0.2
+"""The share of the event loop's time that a checkpoint uses while there are commits."""
+CALM_SECONDS = 0.1
+"""After this time without a commit, a checkpoint uses the loop as much as it can."""
 CUT_BYTES = 4 * 1024 * 1024
 """Bytes of a removed file that are freed in one turn of the event loop."""
 ROWS_AT_ONCE = 256
@@ -53,6 +65,12 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called repeatedly with (done, total) of the current step; a new total is a new step."""
 Read = Callable[[int, int], bytes]
+
+
+class Aside(Protocol):
+    """Runs a function that does not use the state beside the event loop, if the disk can."""
+
+    def __call__(self, call: Callable[[], T], /) -> Coroutine[Any, Any, T]: ...
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -75,7 +93,7 @@ class CollectionHeading(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class CheckpointHeading(msgspec.Struct, frozen=True):
+class CheckpointHeading(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything of the state except its rows."""
 
     sequence: int
@@ -86,7 +104,17 @@ class CheckpointHeading(msgspec.Struct, frozen=True):
     next_collection: int
     collections: Sequence[CollectionHeading]
     outcomes: int
+    versioned_since: dict[int, int] = {}
+    """By collection, the sequence from which on versions are kept: its rows have them."""
 
+
+def _without_versions(heading: CheckpointHeading) -> CheckpointHeading:
+    """Return a heading of format 1, in which no collection keeps versions."""
+    return msgspec.structs.replace(heading, versioned_since={})
+
+
+UPGRADES = {1: _without_versions}
+"""By format, how its heading becomes that of the next one."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _heading_decoder = msgspec.msgpack.Decoder(CheckpointHeading)
@@ -223,14 +251,14 @@ async def write_file(
     heading = _heading_of(state, collections)
     sequence = state.open_snapshot()
     try:
-        file = disk.create(f"{name}.new")
+        file = disk.create(f"{name}.new", is_apart=True)
         with discarding(disk, file):
-            writer = _Writer(file, heading, progress)
+            writer = _Writer(disk, file, heading, _Pace(state), progress)
             await writer.begin()
             for collection in collections:
-                await writer.rows(collection.id, collection.pairs(sequence, limit=ROWS_AT_ONCE))
+                await writer.rows(collection.id, _steps(collection, sequence))
             await writer.rows(OUTCOMES, _outcome_rows(outcomes))
-            writer.end()
+            await writer.end()
             size = file.size
             await put_in_place(disk, file, name)
     finally:
@@ -258,8 +286,15 @@ class _Writer:
     """Writes heading, blocks and footer, and hashes them."""
 
     def __init__(
-        self, file: GrowingFile, heading: CheckpointHeading, progress: Progress | None
+        self,
+        disk: Disk,
+        file: GrowingFile,
+        heading: CheckpointHeading,
+        pace: "_Pace",
+        progress: Progress | None,
     ) -> None:
+        self._disk = disk
+        self._pace = pace
         self._file = file
         self._heading = heading
         self._hash = hashlib.blake2b(digest_size=32)
@@ -267,48 +302,87 @@ class _Writer:
         self._total = _row_count(heading)
         self._blocks = 0
         self._rows = 0
+        self._unhashed: list[bytes] = []
         self._unsynced = 0
 
     async def begin(self) -> None:
         body = _encode(self._heading)
-        head = _HEAD.pack(MAGIC, FORMAT, len(body), _head_checksum(len(body), body))
+        number = _format_of(self._heading)
+        head = _HEAD.pack(MAGIC, number, len(body), _head_checksum(len(body), body, number))
         await self._write(head + body)
 
-    async def rows(self, number: int, steps: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
+    async def rows(self, number: int, steps: Iterable[Sequence[tuple[bytes, ...]]]) -> None:
         """Write the rows of one collection; other tasks run between two steps."""
         flat: list[bytes] = []
-        size = 0
+        size = count = 0
         for step in steps:
-            for key, value in step:
-                flat.append(key)
-                flat.append(value)
-                size += len(key) + len(value)
+            for row in step:
+                flat += row
+                count += 1
+                size += len(row[0]) + len(row[1])
                 if size >= BLOCK_BYTES:
-                    await self._block(number, flat)
-                    flat, size = [], 0
-            await asyncio.sleep(0)
+                    await self._block(number, flat, count)
+                    flat, size, count = [], 0, 0
+            await self._pace.give_way()
         if flat:
-            await self._block(number, flat)
+            await self._block(number, flat, count)
 
-    def end(self) -> None:
+    async def end(self) -> None:
+        await self._hash_written()
         self._file.write(_FOOTER.pack(END, self._blocks, self._rows, self._hash.digest()))
 
-    async def _block(self, number: int, flat: list[bytes]) -> None:
+    async def _block(self, number: int, flat: list[bytes], count: int) -> None:
         body = _encode(flat)
         checksum = _block_checksum(number, body)
         await self._write(_BLOCK.pack(number, len(body), checksum) + body)
         self._blocks += 1
-        self._rows += len(flat) // 2
+        self._rows += count
         if self._progress is not None:
             self._progress(self._rows, self._total)
 
     async def _write(self, chunk: bytes) -> None:
-        self._hash.update(chunk)
+        self._unhashed.append(chunk)
         self._file.write(chunk)
         self._unsynced += len(chunk)
         if self._unsynced >= SYNC_BYTES:
             self._unsynced = 0
+            await self._hash_written()
             await self._file.sync()
+            self._pace.resume()
+
+    async def _hash_written(self) -> None:
+        """Hash what was written since the last call, beside the event loop."""
+        chunks, self._unhashed = self._unhashed, []
+
+        def hash_all() -> None:
+            for chunk in chunks:
+                self._hash.update(chunk)
+
+        await self._disk.aside(hash_all)
+
+
+class _Pace:
+    """Leaves most of the event loop's time to commits, as long as there are any."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._time = asyncio.get_running_loop().time
+        self._sequence = state.sequence
+        self._busy_until = 0.0
+        self._began = self._time()
+
+    async def give_way(self) -> None:
+        """Let other tasks run for a time that fits the work since the last call."""
+        now = self._time()
+        if self._state.sequence != self._sequence:
+            self._sequence, self._busy_until = self._state.sequence, now + CALM_SECONDS
+        own = now - self._began
+        await asyncio.sleep(own * (1 / OWN_SHARE - 1) if now < self._busy_until else 0)
+        self.resume()
+
+    def resume(self) -> None:
+        """Count the work from now on: what came before was a wait."""
+        self._began = self._time()
 
 
 class Contents:
@@ -338,10 +412,11 @@ class Contents:
 class Reader:
     """Reads and verifies one file; `name` is for errors."""
 
-    def __init__(self, name: str, size: int, read: Read) -> None:
+    def __init__(self, name: str, size: int, read: Read, aside: Aside | None = None) -> None:
         self.size = size
         self._name = name
         self._read = read
+        self._aside = aside or _at_once
         self._hash = hashlib.blake2b(digest_size=32)
         self._place = 0
 
@@ -359,30 +434,43 @@ class Reader:
         if number > FORMAT:
             raise _newer(self._name, number)
         self._advance(head, body)
-        return self._decoded(_heading_decoder, body)
+        heading = self._decoded(_heading_decoder, body)
+        for earlier in range(number, FORMAT):
+            heading = UPGRADES[earlier](heading)
+        return heading
 
     async def read_all(self, progress: Progress | None = None) -> Contents:
-        """Read everything; other tasks run between two blocks."""
+        """Read everything; other tasks run between two chunks of blocks."""
         heading = self.read_heading()
         total = _row_count(heading)
         done = blocks = 0
         rows = {described.id: Rows() for described in heading.collections}
+        versioned = heading.versioned_since
         outcomes: list[tuple[str, KeptOutcome]] = []
-        while self._place < self.size - _FOOTER.size:
-            number, flat = self._read_block()
-            pairs = iter(flat)
-            if number == OUTCOMES:
-                outcomes += self._outcomes(zip(pairs, pairs, strict=True))
-            elif number in rows:
-                rows[number].values.update(zip(pairs, pairs, strict=True))
-            else:
-                raise _damaged(self._name, self._place, "it contains rows of an unknown collection")
-            blocks, done = blocks + 1, done + len(flat) // 2
-            if progress is not None:
-                progress(done, total)
+        async for chunk in self._chunks():
+            for number, flat in chunk:
+                width = 3 if number in versioned else 2
+                if len(flat) % width:
+                    raise _damaged(self._name, self._place, "a key has no value")
+                keys, values = flat[::width], flat[1::width]
+                if number == OUTCOMES:
+                    outcomes += self._outcomes(zip(keys, values, strict=True))
+                elif number in rows:
+                    rows[number].values.update(zip(keys, values, strict=True))
+                else:
+                    reason = "it contains rows of an unknown collection"
+                    raise _damaged(self._name, self._place, reason)
+                if number in versioned:
+                    versions = map(int.from_bytes, flat[2::width])
+                    rows[number].versions.update(zip(keys, versions, strict=True))
+                blocks, done = blocks + 1, done + len(keys)
+                if progress is not None:
+                    progress(done, total)
             await asyncio.sleep(0)
         self._read_footer(blocks, done)
         collections = [self._collection(one, rows[one.id]) for one in heading.collections]
+        for collection in collections:
+            collection.versioned_since = versioned.get(collection.id, 0)
         if len(outcomes) != heading.outcomes:
             raise _damaged(self._name, self._place, "outcomes are missing")
         return Contents(heading, collections, outcomes)
@@ -390,32 +478,63 @@ class Reader:
     async def verify_rest(self) -> None:
         """Compare everything after the heading with the footer's hash."""
         end = self.size - _FOOTER.size
-        while self._place < end:
-            chunk = self._read(self._place, min(SYNC_BYTES, end - self._place))
-            if not chunk:
+        while (ahead := self._ahead(self._place, end)) is not None:
+            count = len(await ahead)
+            if not count:
                 break
-            self._advance(b"", chunk)
-            await asyncio.sleep(0)
+            self._place += count
         footer = self._read(self._place, _FOOTER.size)
         if len(footer) < _FOOTER.size or _FOOTER.unpack(footer)[3] != self._hash.digest():
             raise _damaged(self._name, self._place, "the footer does not match the content")
 
-    def _read_block(self) -> tuple[int, list[bytes]]:
-        head = self._read(self._place, _BLOCK.size)
-        room = self.size - _FOOTER.size - self._place - _BLOCK.size
-        if len(head) < _BLOCK.size or room < 0:
+    async def _chunks(self) -> AsyncIterator[Iterable[tuple[int, list[bytes]]]]:
+        """Yield the verified blocks of each chunk; the next chunk is read and hashed meanwhile."""
+        end = self.size - _FOOTER.size
+        place, rest = self._place, b""
+        ahead = self._ahead(place, end)
+        try:
+            while ahead is not None:
+                chunk = await ahead
+                place += len(chunk)
+                ahead = self._ahead(place, end) if chunk else None
+                chunk = rest + chunk
+                start = self._place
+                yield self._blocks(chunk, end)
+                rest = chunk[self._place - start :]
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+        if rest or place < end:
             raise _damaged(self._name, self._place, "the file ends inside a block")
-        number, length, checksum = _BLOCK.unpack(head)
-        if length > room:
-            raise _damaged(self._name, self._place, "a block is longer than the file")
-        body = self._read(self._place + _BLOCK.size, length)
-        if _block_checksum(number, body) != checksum:
-            raise _damaged(self._name, self._place, "a block does not match its checksum")
-        flat = self._decoded(_block_decoder, body)
-        if len(flat) % 2:
-            raise _damaged(self._name, self._place, "a key has no value")
-        self._advance(head, body)
-        return number, flat
+
+    def _ahead(self, place: int, end: int) -> "asyncio.Task[bytes] | None":
+        if place >= end:
+            return None
+
+        def read_and_hash() -> bytes:
+            chunk = self._read(place, min(CHUNK_BYTES, end - place))
+            self._hash.update(chunk)
+            return chunk
+
+        return asyncio.ensure_future(self._aside(read_and_hash))
+
+    def _blocks(self, chunk: bytes, end: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the complete blocks of a chunk that begins at the current place."""
+        view, at = memoryview(chunk), 0
+        while len(chunk) - at >= _BLOCK.size:
+            number, length, checksum = _BLOCK.unpack_from(view, at)
+            if length > end - self._place - _BLOCK.size:
+                raise _damaged(self._name, self._place, "a block is longer than the file")
+            if length > len(chunk) - at - _BLOCK.size:
+                return
+            at += _BLOCK.size
+            body = view[at : at + length]
+            if _block_checksum(number, body) != checksum:
+                raise _damaged(self._name, self._place, "a block does not match its checksum")
+            flat = self._decoded(_block_decoder, body)
+            self._place += _BLOCK.size + length
+            at += length
+            yield number, flat
 
     def _read_footer(self, blocks: int, rows: int) -> None:
         footer = self._read(self._place, _FOOTER.size)
@@ -434,7 +553,7 @@ class Reader:
         for key, value in pairs:
             yield self._decoded(_name_decoder, key), self._decoded(_outcome_decoder, value)
 
-    def _decoded(self, decoder: "msgspec.msgpack.Decoder[T]", body: bytes) -> T:
+    def _decoded(self, decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> T:
         try:
             return decoder.decode(body)
         except msgspec.MsgspecError as error:
@@ -472,7 +591,24 @@ def _heading_of(state: State, collections: Iterable[Collection]) -> CheckpointHe
             for one in collections
         ],
         len(state.outcomes),
+        {one.id: one.versioned_since for one in collections if one.versioned_since},
     )
+
+
+def _format_of(heading: CheckpointHeading) -> int:
+    return FORMAT if heading.versioned_since else PLAIN_FORMAT
+
+
+def _steps(collection: Collection, sequence: int) -> Iterator[Sequence[tuple[bytes, ...]]]:
+    """Yield the rows of a file, with their versions where the collection keeps them."""
+    for step in collection.pairs(sequence, limit=ROWS_AT_ONCE):
+        if not collection.versioned_since:
+            yield step
+            continue
+        yield [
+            (key, value, collection.version(key, sequence).to_bytes(VERSION_BYTES))
+            for key, value in step
+        ]
 
 
 def _outcome_rows(
@@ -492,14 +628,19 @@ def _checkpoint(name: str, heading: CheckpointHeading, size: int) -> Checkpoint:
 
 
 def _reader(disk: Disk, name: str) -> Reader:
-    return Reader(name, disk.size(name), lambda start, count: disk.read(name, start, count))
+    size = disk.size(name)
+    return Reader(name, size, lambda start, count: disk.read(name, start, count), disk.aside)
 
 
-def _head_checksum(length: int, body: bytes, number: int = FORMAT) -> int:
+async def _at_once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def _head_checksum(length: int, body: bytes, number: int) -> int:
     return crc32c(body, crc32c(_HEAD.pack(MAGIC, number, length, 0)))
 
 
-def _block_checksum(number: int, body: bytes) -> int:
+def _block_checksum(number: int, body: bytes | memoryview) -> int:
     return crc32c(body, crc32c(_BLOCK.pack(number, len(body), 0)))
 
 

@@ -6,7 +6,10 @@ Names are plain file names, never paths. An `OSError` becomes StoreFullError (no
 was written that a reader would accept) or StoreStoppedError (any other error).
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class GrowingFile(Protocol):
@@ -58,8 +61,11 @@ class Disk(Protocol):
         """Return `count` bytes from `start` (all up to the end when negative)."""
         ...
 
-    def create(self, name: str) -> GrowingFile:
-        """Open a new, empty file; an existing one is truncated."""
+    def create(self, name: str, *, is_apart: bool = False) -> GrowingFile:
+        """Open a new, empty file; an existing one is truncated.
+
+        The syncs of a file that is apart do not delay those of other files.
+        """
         ...
 
     def grow(self, name: str, size: int) -> GrowingFile:
@@ -74,6 +80,14 @@ class Disk(Protocol):
 
     async def sync_folder(self) -> None:
         """Return when created, renamed and removed names are on the medium."""
+        ...
+
+    async def aside(self, call: Callable[[], T]) -> T:
+        """Run a function beside the event loop, if the disk has threads, and return its result.
+
+        It must not use anything that the event loop changes. If the caller is cancelled, it still
+        runs to its end.
+        """
         ...
 
     def free_bytes(self) -> int: ...

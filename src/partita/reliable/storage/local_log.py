@@ -132,6 +132,11 @@ class LocalLog:
         self._mark_timer: asyncio.TimerHandle | None = None
         self._fast_sync: asyncio.Task[None] | None = None
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of all segments."""
+        return sum(self._disk.size(segment.name) for segment in self._segments)
+
     # Opening
 
     @classmethod

@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from partita.errors import (
     ConfigurationError,
@@ -21,6 +22,8 @@ from partita.errors import (
     StoreStoppedError,
 )
 from partita.storage.folder import LOCK_FILE, FolderLock, full_sync, make_folder, sync_names
+
+T = TypeVar("T")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -40,6 +43,8 @@ class OsDisk:
                 hint="Choose another folder, or check its permissions.",
             ) from error
         self._syncs = _SyncThread()
+        self._apart = _SyncThread()
+        """For checkpoints, whose long syncs and hashes must not delay the log."""
         self._is_closed = False
 
     def names(self) -> list[str]:
@@ -60,8 +65,8 @@ class OsDisk:
             finally:
                 os.close(descriptor)
 
-    def create(self, name: str) -> "OsFile":
-        return self._open(name, os.O_CREAT | os.O_TRUNC, 0)
+    def create(self, name: str, *, is_apart: bool = False) -> "OsFile":
+        return self._open(name, os.O_CREAT | os.O_TRUNC, 0, is_apart=is_apart)
 
     def grow(self, name: str, size: int) -> "OsFile":
         file = self._open(name, 0, size)
@@ -82,6 +87,11 @@ class OsDisk:
     async def sync_folder(self) -> None:
         await self._syncs.run(self._sync_folder)
 
+    async def aside(self, call: Callable[[], T]) -> T:
+        found: list[T] = []
+        await self._apart.run(lambda: found.append(call()))
+        return found[0]
+
     def free_bytes(self) -> int:
         with _translated(self.folder):
             space = os.statvfs(self.folder)
@@ -92,14 +102,16 @@ class OsDisk:
             return
         self._is_closed = True
         self._syncs.stop()
+        self._apart.stop()
         self._lock.release()
 
-    def _open(self, name: str, flags: int, size: int) -> "OsFile":
+    def _open(self, name: str, flags: int, size: int, *, is_apart: bool = False) -> "OsFile":
         _check(self._lock)
         with _translated(self.folder):
             path = self._path(name)
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
-        return OsFile(path, descriptor, size, self._syncs, self._lock)
+        syncs = self._apart if is_apart else self._syncs
+        return OsFile(path, descriptor, size, syncs, self._lock)
 
     def _sync_folder(self) -> None:
         try:

@@ -119,6 +119,11 @@ class ValueCodec(Generic[V]):
         self._header_with_expiry = (_HAS_EXPIRY | schema.version).to_bytes(2)
 
     @property
+    def keeps_unknown(self) -> bool:
+        """Whether values may have fields that this type does not know, which are kept."""
+        return self._preserves
+
+    @property
     def loses_unknown(self) -> tuple[str, ...]:
         """Paths of lists and sets whose changed elements lose the fields unknown to this type.
 

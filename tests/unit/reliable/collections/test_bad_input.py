@@ -163,7 +163,7 @@ async def test_a_transaction_that_writes_too_many_bytes_is_refused(world: World)
 async def test_a_transaction_that_writes_too_often_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "TRANSACTION_OPERATIONS_MAX", 10)
+    monkeypatch.setattr(world.state.core, "transaction_operations_max", 10)
     world.tx = world.state.transaction()
     with pytest.raises(LimitExceededError) as refused:  # noqa: PT012 - the block as a whole is what fails
         for number in range(11):

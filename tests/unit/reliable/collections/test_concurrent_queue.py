@@ -9,7 +9,6 @@ from partita.errors import LimitExceededError, LockTimeoutError, UsageError
 from partita.reliable import Delivery, ReliableConcurrentQueue
 from partita.reliable.collections.enumeration import SCAN_ROWS
 from partita.reliable.manager.state_manager import StateManager
-from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
 from support.states import Machine, a_state, settle, simulate
 
@@ -140,7 +139,7 @@ class TestDequeue:
     ) -> None:
         for number in range(4):
             await open_jobs(state, number)
-        monkeypatch.setattr(limits, "TRANSACTION_OPERATIONS_MAX", 3)
+        monkeypatch.setattr(state.core, "transaction_operations_max", 3)
         async with state.transaction() as tx:
             with pytest.raises(LimitExceededError):
                 await jobs.dequeue_many(tx, 4)

@@ -208,7 +208,7 @@ class TestSetAndAdd:
             await users.try_add(tx, "ada", ADA)
             await users.upsert(tx, "c", ADA, lambda user: user)
             await users.get_or_add(tx, "d", ADA)
-            await users.compare_and_set(tx, "e", ADA, BOB)
+            await users.compare_and_set(tx, "e", ADA, expected=BOB)
             await users.pop(tx, "f", None)
             await users.delete(tx, "g")
 
@@ -357,7 +357,7 @@ class TestCompareAndSet:
     ) -> None:
         before = await content(state, users)
         async with state.transaction() as tx:
-            assert await users.compare_and_set(tx, key, EVE, expected) is is_written
+            assert await users.compare_and_set(tx, key, EVE, expected=expected) is is_written
 
         assert await content(state, users) == (before | {key: EVE} if is_written else before)
 
@@ -366,9 +366,9 @@ class TestCompareAndSet:
             await users.set(tx, "ada", BOB)
             await users.delete(tx, "bob")
 
-            assert await users.compare_and_set(tx, "ada", EVE, BOB)
-            assert await users.compare_and_set(tx, "bob", EVE, MISSING)
-            assert not await users.compare_and_set(tx, "ada", ADA, BOB)
+            assert await users.compare_and_set(tx, "ada", EVE, expected=BOB)
+            assert await users.compare_and_set(tx, "bob", EVE, expected=MISSING)
+            assert not await users.compare_and_set(tx, "ada", ADA, expected=BOB)
 
 
 class TestRemoving:

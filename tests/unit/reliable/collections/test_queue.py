@@ -16,7 +16,6 @@ from partita.reliable import MISSING, LockMode, ReliableQueue
 from partita.reliable.collections.enumeration import SCAN_ROWS
 from partita.reliable.collections.queue import WAKE_AT_ONCE, Arrivals
 from partita.reliable.manager.state_manager import StateManager
-from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
 from support.states import Cart, Machine, a_state, key_locks_of, settle, simulate
 
@@ -497,7 +496,7 @@ async def test_a_snapshot_that_stays_open_hides_nothing_from_consumers(
 async def test_a_dequeue_that_is_too_large_takes_nothing(
     state: StateManager, queue: Numbers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "TRANSACTION_OPERATIONS_MAX", 3)
+    monkeypatch.setattr(state.core, "transaction_operations_max", 3)
     for number in range(4):
         await open_queue(state, number)
     async with state.transaction() as tx:

@@ -25,9 +25,9 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable import ReliableDictionary, Transaction
-from partita.reliable.collections.retry import Backoff
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.values import limits
+from partita.retrying import RetryPolicy
 from partita.simulation.loop import running_loop
 from support.states import Machine, User, a_state, settle, simulate
 
@@ -191,18 +191,18 @@ class TestRun:
         assert simulate(scenario) == {"a": 10, "b": 10}
 
 
-class TestBackoff:
+class TestRetryPolicy:
     def test_delays_grow_from_the_first_to_the_longest_with_full_jitter(self) -> None:
         clock = ManualClock(seed=3)
-        backoff = Backoff(attempts=20, first_delay=0.1, max_delay=1.0)
+        policy = RetryPolicy(attempts=20, first_delay=0.1, max_delay=1.0)
         ceilings = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
         for failures, ceiling in enumerate(ceilings, 1):
-            delays = [backoff.delay(failures, clock) for _ in range(300)]
+            delays = [policy.delay(failures, clock) for _ in range(300)]
             assert 0 <= min(delays) < 0.1 * ceiling
             assert 0.9 * ceiling < max(delays) <= ceiling
 
     def test_a_thousand_failures_do_not_overflow(self) -> None:
-        assert Backoff().delay(10_000, ManualClock()) <= 2.0
+        assert RetryPolicy().delay(10_000, ManualClock()) <= 2.0
 
     @pytest.mark.parametrize(
         "arguments",

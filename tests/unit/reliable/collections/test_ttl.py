@@ -86,7 +86,7 @@ class TestVisibility:
             assert [key async for key in sessions.keys(tx)] == []
             assert await sessions.pop(tx, "ada", None) is None
             assert not await sessions.delete(tx, "ada")
-            assert not await sessions.compare_and_set(tx, "ada", EVE, ADA)
+            assert not await sessions.compare_and_set(tx, "ada", EVE, expected=ADA)
 
     async def test_an_expired_key_may_be_added_again(
         self, state: StateManager, sessions: Sessions, clock: ManualClock
@@ -112,7 +112,7 @@ class TestVisibility:
                 case "get_or_add":
                     assert await sessions.get_or_add(tx, "ada", EVE) == EVE
                 case _:
-                    assert await sessions.compare_and_set(tx, "ada", EVE, MISSING)
+                    assert await sessions.compare_and_set(tx, "ada", EVE, expected=MISSING)
 
         async with state.snapshot() as snapshot:
             assert await sessions.get(snapshot, "ada") == EVE

@@ -261,7 +261,7 @@ class TestImmutability:
                     case "get_or_add":
                         await carts.get_or_add(tx, "ada", cart)
                     case _:
-                        await carts.compare_and_set(tx, "old", cart, Cart(["lamp"]))
+                        await carts.compare_and_set(tx, "old", cart, expected=Cart(["lamp"]))
                 cart.items.append("chair")
 
         error = refused.value
@@ -626,7 +626,7 @@ class Compared(int):
 def kept(state: State) -> int:
     """Return how many entries wait to be discarded, with the rows of a clear that is the next."""
     waiting = len(state._replaced)
-    if waiting and isinstance(cleared := state._replaced[0][1], Collection):
+    if waiting and isinstance(cleared := state._replaced[0].kept, Collection):
         waiting += len(cleared.generations[0][1].keys)
     return waiting
 

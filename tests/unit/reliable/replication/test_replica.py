@@ -10,6 +10,8 @@ from partita.errors import (
     InDoubtError,
     NotPrimaryError,
     NotReadableError,
+    UnavailableError,
+    UsageError,
 )
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
@@ -127,6 +129,74 @@ class TestReplicas:
             await state.step_down()
 
             assert not state.is_primary
+            await state.close()
+
+        run(main(), seed=0)
+
+    @pytest.mark.parametrize(
+        "seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(1, 10))]
+    )
+    def test_a_hand_over_reaches_the_chosen_replica_and_keeps_what_was_acknowledged(
+        self, seed: int
+    ) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=seed)
+            states = [await a_replica(cluster, name) for name in "abc"]
+            assert await states[0].wait_primary()
+            counts = [await each.dictionary("counts", key=int, value=int) for each in states]
+            done: list[int] = []
+            refused: list[str] = []
+            is_over = False
+
+            async def commit(client: int) -> None:
+                number = client
+                while not is_over:
+                    number += 10
+                    for state, dictionary in zip(states, counts, strict=True):
+                        try:
+                            await put(state, dictionary, number)
+                        except UnavailableError as error:
+                            refused.append(error.code)
+                        else:
+                            done.append(number)
+                            break
+                    await asyncio.sleep(0.01)
+
+            clients = [asyncio.create_task(commit(client)) for client in range(4)]
+            for target in (1, 2, 0, 1, 0):
+                await asyncio.sleep(2.0)
+                primary = next(each for each in states if each.is_primary)
+                assert isinstance(primary.replica, Replica)
+                await primary.replica.step_down(states[target].replica_id)
+                assert await states[target].wait_primary()
+                assert [each.is_primary for each in states].count(True) == 1
+            is_over = True
+            await asyncio.gather(*clients)
+            await asyncio.sleep(5.0)
+
+            assert len(done) > 100
+            for state, dictionary in zip(states, counts, strict=True):
+                async with state.snapshot() as snapshot:
+                    kept = {key async for key in dictionary.keys(snapshot)}
+                assert kept >= set(done)
+            assert "InDoubt" not in refused
+            for state in states:
+                await state.close()
+
+        run(main(), seed=seed)
+
+    def test_a_replica_that_is_unknown_or_primary_is_no_successor(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            state = await a_replica(cluster, "a")
+            assert await state.wait_primary()
+            assert isinstance(state.replica, Replica)
+
+            for name in ("nobody", state.replica_id):
+                with pytest.raises(UsageError, match="SuccessorRefused"):
+                    await state.replica.step_down(name)
+
+            assert state.is_primary
             await state.close()
 
         run(main(), seed=0)

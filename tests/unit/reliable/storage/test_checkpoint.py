@@ -331,12 +331,12 @@ async def test_damage_is_named_with_its_place() -> None:
 
 async def test_a_file_of_a_newer_format_is_refused_as_such() -> None:
     disk = a_disk()
-    head = b"PARTCKP\n" + (2).to_bytes(4) + (40).to_bytes(4)
+    head = b"PARTCKP\n" + (3).to_bytes(4) + (40).to_bytes(4)
     checksum = crc32c(head + bytes(4) + bytes(40))
     file = disk.create(f"checkpoint-{1:020}.part")
     file.write(head + checksum.to_bytes(4) + bytes(40))
 
-    with pytest.raises(FormatVersionError, match="written in format 2"):
+    with pytest.raises(FormatVersionError, match="written in format 3"):
         await loaded(disk)
 
 

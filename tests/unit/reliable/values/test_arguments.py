@@ -65,4 +65,4 @@ class TestArguments:
     async def test_indexes_are_given_by_name(self) -> None:
         async with a_state() as state:
             with pytest.raises(UsageError):
-                await state.dictionary("a", key=int, value=int, indexes=[len])  # type: ignore[arg-type]
+                await state.dictionary("a", key=int, value=int, indexes=[len])  # type: ignore[call-overload]
