@@ -28,6 +28,7 @@ from partita.errors import (
     UnknownOptionError,
     WrongShardKeyError,
 )
+from partita.retrying import RetryPolicy
 from partita.shards.fleet.fleet import Fleet
 from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
 from partita.shards.keys.ranges import Range
@@ -57,6 +58,7 @@ __all__ = [
     "RangeError",
     "RangeShardMap",
     "Retry",
+    "RetryPolicy",
     "RoutedSession",
     "SchemaMismatchError",
     "Shard",

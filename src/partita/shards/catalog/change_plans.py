@@ -274,10 +274,11 @@ def merge_mappings(
     shard: ShardRow,
     halves: tuple[MappingRow, MappingRow],
     merged: MappingRow,
-    token: str | None,
+    tokens: tuple[str | None, str | None],
 ) -> ChangePlan:
+    """Plan the merge of two mappings; `tokens` are of their locks, in the same order."""
     left, right = halves
-    for mapping in halves:
+    for mapping, token in zip(halves, tokens, strict=True):
         check_lock(shard_map, mapping, token)
     facts = {"map": shard_map.name, "left": left.id, "right": right.id}
     if left.high is None or left.high != right.low:

@@ -22,6 +22,7 @@ from partita.errors import (
     PartitaError,
     ShardOfflineError,
 )
+from partita.metrics.families import Histogram
 from partita.shards.catalog import change_plans, global_catalog, local_catalog
 from partita.shards.catalog.change_plans import ChangePlan, ChangeState, LocalChange
 from partita.shards.catalog.global_catalog import ChangeRecord, LockedMap, StampedError
@@ -66,13 +67,28 @@ class Counters:
         self.retries = 0
         """Further attempts of run() and routed functions."""
         self.fan_outs = 0
+        self.fan_out_shards = 0
+        """Shards that fan-outs have read."""
+        self.fan_out_failures = 0
+        """Shards that failed in a fan-out, or were late."""
         self.moves = 0
         """Moves that were completed here."""
+        self.move_rows = 0
+        """Rows that moves have copied here."""
         self.operations = 0
         """Changes of the catalogs."""
         self.operations_undone = 0
         self.operations_finished = 0
         """Changes of other processes that were finished here."""
+
+
+class MoveMeasures:
+    """The moves of this process: where they are, and how long they refused transactions."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, str] = {}
+        """The step of each running job."""
+        self.fence_seconds = Histogram()
 
 
 def no_fault(point: str) -> None:
@@ -94,6 +110,7 @@ class Executor:
         self.clock = clock
         self.fault = fault
         self.counters = Counters()
+        self.moves = MoveMeasures()
 
     @property
     def engine(self) -> Engine:

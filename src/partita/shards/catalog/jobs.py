@@ -19,6 +19,13 @@ def find(executor: Executor, map_id: str, kind: str, subject: str) -> str | None
         return connection.scalar(query)
 
 
+def is_done(executor: Executor, map_id: str, kind: str, subject: str) -> bool:
+    """Return whether a job with this subject has finished."""
+    query = select(jobs.c.id).where(_is(map_id, kind, subject), jobs.c.state == DONE)
+    with executor.engine.connect() as connection:
+        return connection.scalar(query) is not None
+
+
 def start(executor: Executor, map_id: str, kind: str, subject: str) -> str:
     """Record the start of a job and return its id."""
     job, now = executor.new_id(), executor.clock.ticks()

@@ -82,8 +82,8 @@ class Engines:
         self._credentials = credentials
         self._options = dict(options or {})
         self._engines_max = engines_max
-        self._engines: OrderedDict[tuple[Location, bool], Engine] = OrderedDict()
-        self._async: dict[tuple[Location, bool, int], _AsyncEntry] = {}
+        self._engines: OrderedDict[_Name, Engine] = OrderedDict()
+        self._async: dict[tuple[_Name, int], _AsyncEntry] = {}
         self._admins: dict[Location, Engine] = {}
         self._given: dict[tuple[str, str, int | None], URL] = {}
         self._lock = threading.Lock()
@@ -91,6 +91,8 @@ class Engines:
         """The threads of fan-outs; they end when the connections are closed."""
         self.idle = IdleConnections()
         """SQLite connections of fan-outs, outside the pools."""
+        self.routes = 0
+        """Connections that were routed and validated."""
         self.pauses: dict[str, tuple[float, float]] = {}
         """By id of an unreachable shard: the earliest time of the next read of the global catalog,
         and the pause after that. Written by the router."""
@@ -106,12 +108,15 @@ class Engines:
             self._given[server] = parsed
         return location
 
-    def for_location(self, location: Location, *, is_routed: bool = False) -> Engine:
+    def for_location(
+        self, location: Location, *, is_routed: bool = False, login: URL | None = None
+    ) -> Engine:
         """Return the pooled engine of the location.
 
-        A routed engine has a pool of its own and begins no transaction without validation.
+        A routed engine has a pool of its own and begins no transaction without validation. So has
+        the engine of each `login`, whose user and password replace those of the manager.
         """
-        name = (location, is_routed)
+        name = _Name(location, is_routed, login)
         engine = self._engines.get(name)
         if engine is None:
             return self._add(name)
@@ -128,19 +133,21 @@ class Engines:
             engine = self._admins.get(location)
             if engine is None:
                 options = {**_without_pool(self._options), "poolclass": NullPool}
-                engine = self._admins[location] = self._create(location, options)
+                engine = self._admins[location] = self._create(_Name(location), options)
             return engine
 
-    def async_for_location(self, location: Location, *, is_routed: bool = False) -> AsyncEngine:
+    def async_for_location(
+        self, location: Location, *, is_routed: bool = False, login: URL | None = None
+    ) -> AsyncEngine:
         """Return the pooled async engine of the location for the running event loop."""
         loop = asyncio.get_running_loop()
-        name = (location, is_routed, id(loop))
+        name = (_Name(location, is_routed, login), id(loop))
         entry = self._async.get(name)
         if entry is not None and entry.loop is loop:
             return entry.engine
         with self._lock:
             self._drop_closed_loops()
-            engine = self._create_async(location, is_routed=is_routed)
+            engine = self._create_async(name[0])
             self._async[name] = _AsyncEntry(engine, loop)
         return engine
 
@@ -180,12 +187,12 @@ class Engines:
         for engine in engines:
             engine.dispose(close=False)
 
-    def _add(self, name: tuple[Location, bool]) -> Engine:
+    def _add(self, name: "_Name") -> Engine:
         evicted: list[Engine] = []
         with self._lock:
             engine = self._engines.get(name)
             if engine is None:
-                engine = self._create(name[0], self._options, is_routed=name[1])
+                engine = self._create(name, self._options)
                 self._engines[name] = engine
             while len(self._engines) > self._engines_max:
                 evicted.append(self._engines.popitem(last=False)[1])
@@ -195,49 +202,50 @@ class Engines:
             old.dispose()
         return engine
 
-    def _create(
-        self, location: Location, options: Mapping[str, Any], *, is_routed: bool = False
-    ) -> Engine:
-        url = sync_url(location)
-        settings = _with_settings(location, options, url.get_driver_name())
+    def _create(self, name: "_Name", options: Mapping[str, Any]) -> Engine:
+        url = sync_url(name.location)
+        settings = _with_settings(name.location, options, url.get_driver_name())
         engine = create_engine(url, **settings)
-        self._install(engine, location, is_routed=is_routed)
+        self._install(engine, name)
         return engine
 
-    def _create_async(self, location: Location, *, is_routed: bool) -> AsyncEngine:
+    def _create_async(self, name: "_Name") -> AsyncEngine:
+        location = name.location
         url = make_url(location.text)
         if "+" not in url.drivername:
             url = url.set(drivername=ASYNC_DRIVERS.get(location.backend, url.drivername))
         settings = _with_settings(location, self._options, url.get_driver_name())
         engine = create_async_engine(url, **settings)
-        self._install(engine.sync_engine, location, is_routed=is_routed)
+        self._install(engine.sync_engine, name)
         return engine
 
-    def _install(self, engine: Engine, location: Location, *, is_routed: bool) -> None:
+    def _install(self, engine: Engine, name: "_Name") -> None:
+        location = name.location
         if location.backend == "sqlite":
             warn_of_wal_reset(sqlite3.sqlite_version_info)
             event.listen(engine, "do_connect", _refuse_missing_file(location))
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "checkin", _release_sqlite)
         else:
-            event.listen(engine, "do_connect", self._log_in(location))
+            event.listen(engine, "do_connect", self._log_in(location, name.login))
             event.listen(engine, "checkin", _release)
             event.listen(engine, "handle_error", _keep_pool)
         dialect: Any = engine.dialect
-        dialect.do_begin = BeginRouted(dialect) if is_routed else BeginTransaction(dialect)
-        if is_routed:
+        dialect.do_begin = BeginRouted(dialect) if name.is_routed else BeginTransaction(dialect)
+        if name.is_routed:
             dialect.do_execute = CheckRows(dialect.do_execute)
             dialect.do_executemany = CheckRows(dialect.do_executemany)
 
-    def _log_in(self, location: Location) -> Callable[..., None]:
+    def _log_in(self, location: Location, login: URL | None) -> Callable[..., None]:
         def log_in(
             dialect: Dialect, _record: ConnectionPoolEntry, _positional: Any, named: dict[str, Any]
         ) -> None:
             url = self.login(location)
             if url is not None:
-                kept = {"user", "password", "host", "port"}
-                given = dialect.create_connect_args(url)[1]
-                named.update({name: value for name, value in given.items() if name in kept})
+                named.update(_chosen(dialect, url, {"user", "password", "host", "port"}))
+            if login is not None:
+                named.pop("password", None)
+                named.update(_chosen(dialect, login, {"user", "password"}))
 
         return log_in
 
@@ -265,6 +273,19 @@ def _forget_all() -> None:
 
 # Two processes that share a socket would read each other's answers.
 os.register_at_fork(after_in_child=_forget_all)
+
+
+def _chosen(dialect: Dialect, url: URL, names: set[str]) -> dict[str, Any]:
+    given = dialect.create_connect_args(url)[1]
+    return {name: value for name, value in given.items() if name in names}
+
+
+class _Name(NamedTuple):
+    """What an engine is for."""
+
+    location: Location
+    is_routed: bool = False
+    login: URL | None = None
 
 
 class _AsyncEntry(NamedTuple):

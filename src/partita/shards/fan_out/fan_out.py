@@ -4,9 +4,9 @@
 shards, run_state.py decides, gathering.py collects the rows, threads.py reads the shards.
 """
 
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
-from sqlalchemy import Executable
+from sqlalchemy import Executable, RowMapping
 
 from partita.errors import ShardError
 from partita.shards.fan_out.plan import (
@@ -17,6 +17,7 @@ from partita.shards.fan_out.plan import (
     changes_too_fast,
     fan_out_plan,
 )
+from partita.shards.fan_out.results import Converted, Taken, column_of, mapping_of
 from partita.shards.fan_out.shard_reader import AnyRow
 from partita.shards.fan_out.threads import ThreadRun
 from partita.shards.keys.mapping import Shard
@@ -36,8 +37,12 @@ def fan_out(
     return FanOutResult(shard_map, statement, options)
 
 
-class FanOutResult:
-    """The rows of all shards; iterate once, and close it (or use `with`) if you stop early."""
+class FanOutResult(Taken[AnyRow]):
+    """The rows of all shards; iterate once, and close it (or use `with`) if you stop early.
+
+    `all`, `first`, `one`, `one_or_none`, `scalar`, `scalars` and `mappings` are those of
+    SQLAlchemy's Result.
+    """
 
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
         self._asked = (shard_map, statement, options)
@@ -67,14 +72,19 @@ class FanOutResult:
             row = next(self, None)
         return None if row is None else row[0]
 
+    def scalars(self, index: int = 0) -> Converted[AnyRow, Any]:
+        """Return the values of one column instead of rows."""
+        return Converted(self, column_of(index))
+
+    def mappings(self) -> Converted[AnyRow, RowMapping]:
+        """Return rows as mappings of names to values."""
+        return Converted(self, mapping_of)
+
     def close(self) -> None:
         """Cancel what is still running and end the threads; further calls do nothing."""
         self._is_over = True
         self._rows = iter(list[AnyRow]())
         self._run.close()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> AnyRow:
         row = next(self._rows, None)
@@ -82,12 +92,6 @@ class FanOutResult:
             self._rows = iter(self._next_batch())
             row = next(self._rows, None)
         return row
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         run = getattr(self, "_run", None)

@@ -29,6 +29,7 @@ from partita.shards.fan_out.shard_statement import OrderBy, ShardStatement, shar
 from partita.shards.keys.mapping import Location, Mapping, Shard
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.keys.shard_key import KeyType
+from partita.shards.routing.retry import AnyPolicy
 from partita.ticks import Clock
 
 REPLANS_MAX = 10
@@ -81,6 +82,8 @@ class FanOutOptions(TypedDict, total=False):
     consistent: bool
     on_event: OnEvent | None
     clock: Clock
+    retry: AnyPolicy | None
+    """How often a shard that failed before its first row is asked again, within its time-out."""
 
 
 class FanOutPlan(msgspec.Struct, frozen=True):
@@ -102,6 +105,7 @@ class FanOutPlan(msgspec.Struct, frozen=True):
     on_event: OnEvent | None
     clock: Clock
     view: "ConsistentView | None" = None
+    retry: AnyPolicy | None = None
 
     def gathering(self) -> Gathering:
         return Gathering(
@@ -148,6 +152,7 @@ def fan_out_plan(shard_map: FannedMap, statement: Executable, options: FanOutOpt
         on_event=options.get("on_event"),
         clock=options.get("clock") or SystemClock(),
         view=ConsistentView(shard_map) if options.get("consistent") else None,
+        retry=options.get("retry"),
     )
 
 

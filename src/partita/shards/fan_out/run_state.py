@@ -4,10 +4,10 @@ It has no threads, no event loop and does no I/O: `ThreadRun` and `TaskRun` read
 here, and wait as long as this says. ThreadRun calls it under its lock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import OperationalError
 
 from partita.errors import ShardError
 from partita.shards.fan_out.gathering import (
@@ -19,6 +19,7 @@ from partita.shards.fan_out.gathering import (
 )
 from partita.shards.fan_out.plan import FanOutPlan, map_changing
 from partita.shards.fan_out.shard_reader import AnyRow, ShardReader
+from partita.shards.routing.retry import is_transient, pauses_of
 
 OPEN_TRIES_MAX = 3
 """How many attempts a shard has if its pooled connections turn out to be broken."""
@@ -44,6 +45,8 @@ class ShardStream:
         self.local_ids: frozenset[str] = frozenset()
         """The mappings of the shard in its snapshot."""
         self.running_since: float | None = None
+        self.pauses: Iterator[float] | None = None
+        """The pauses that are left of the policy, once it was needed."""
         self._busy_seconds = 0.0
 
     def start_work(self) -> None:
@@ -62,6 +65,13 @@ class ShardStream:
 Stream = TypeVar("Stream", bound=ShardStream)
 
 
+def _is_unreachable(error: Exception) -> bool:
+    """Return whether no connection was opened: then drivers have no SQLSTATE."""
+    if isinstance(error, OSError):
+        return not isinstance(error, TimeoutError)
+    return isinstance(error, OperationalError) and not getattr(error.orig, "sqlstate", None)
+
+
 class RunState(Generic[Stream]):
     """The state of one fan-out and of its streams."""
 
@@ -73,6 +83,8 @@ class RunState(Generic[Stream]):
         self._view_pause = VIEW_PAUSE_SECONDS
         self._waited_seconds = 0.0
         self._listener_error: Exception | None = None
+        self._counters = plan.shard_map.counters
+        self._counters.fan_out_shards += len(plan.shards)
 
     @property
     def unsettled(self) -> list[Stream]:
@@ -152,24 +164,38 @@ class RunState(Generic[Stream]):
 
     # --- outcomes ---------------------------------------------------------------------------------
 
-    def may_reopen(self, stream: Stream, error: DBAPIError, tries: int) -> bool:
-        """Return whether a connection that was broken in its pool is replaced.
+    def pause_after(self, stream: Stream, error: Exception, tries: int) -> float | None:
+        """Return the pause in seconds before the shard is asked again; None if it is not.
 
-        Not after a row was read, and not after the view was agreed: a new snapshot may differ.
+        Not after a row was read, and not after the view was agreed: a new snapshot may differ. A
+        connection that was broken in its pool is replaced at once; other transient failures are
+        repeated as the policy of the fan-out says.
         """
-        is_unread = stream.reader.rows == 0 and (self.plan.view is None or stream.stage == "new")
-        return error.connection_invalidated and is_unread and tries < OPEN_TRIES_MAX
+        if stream.reader.rows or not (self.plan.view is None or stream.stage == "new"):
+            return None
+        if getattr(error, "connection_invalidated", False) and tries < OPEN_TRIES_MAX:
+            return 0.0
+        if self.plan.retry is None or not (is_transient(error) or _is_unreachable(error)):
+            return None
+        if stream.pauses is None:
+            stream.pauses = pauses_of(self.plan.retry, self.plan.clock)
+        return next(stream.pauses, None)
 
     def settle(self, stream: Stream, error: Exception | None) -> EventKind | None:
         """Settle a shard; return the event to report, None if it was settled before."""
         if error is None:
             return "succeeded" if self.gathering.succeed(stream.index) else None
         failure = as_shard_error(stream.shard, error, self.plan.shard_timeout)
-        return "failed" if self.gathering.fail(stream.index, failure) else None
+        if not self.gathering.fail(stream.index, failure):
+            return None
+        self._counters.fan_out_failures += 1
+        return "failed"
 
     def fail(self, late: Sequence[tuple[Stream, ShardError]]) -> list[Stream]:
         """Settle the shards as failed; return those that were not settled before."""
-        return [stream for stream, error in late if self.gathering.fail(stream.index, error)]
+        failed = [stream for stream, error in late if self.gathering.fail(stream.index, error)]
+        self._counters.fan_out_failures += len(failed)
+        return failed
 
     def cancel(self) -> list[Stream]:
         """Settle all other shards as cancelled and return them."""

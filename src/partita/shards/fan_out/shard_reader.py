@@ -25,7 +25,12 @@ from partita.shards.catalog import local_catalog
 from partita.shards.connections.engines import SINGLE, sqlite_connection
 from partita.shards.connections.revocable import RevocableConnection
 from partita.shards.fan_out.owned_rows import OwnedRows
-from partita.shards.fan_out.shard_statement import KEYS_PARAMETER, Facts, ShardStatement
+from partita.shards.fan_out.shard_statement import (
+    KEYS_PARAMETER,
+    Facts,
+    ShardStatement,
+    not_a_select,
+)
 from partita.shards.keys.mapping import Shard
 
 BATCH_ROWS = 500
@@ -95,6 +100,8 @@ class ShardReader:
         parameters = {KEYS_PARAMETER: list(self._keys)} if self._plan.facts.wants_keys else {}
         self._result = self._run(cast("Executable", statement), parameters)
         cursor: Any = getattr(self._result, "raw", self._result)
+        if not cursor.returns_rows:
+            raise not_a_select("a text that returns no rows")
         description = cursor.cursor.description
         codes = tuple(column[1] for column in description)
         return Shape(tuple(self._result.keys()), dialect, (*codes, *types))

@@ -4,6 +4,7 @@ Nothing is executed here. Rule: shards sort in an order that Python can reproduc
 point, explicit position of nulls), because their rows are merged by it.
 """
 
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -37,7 +38,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.sql import operators, visitors
-from sqlalchemy.sql.elements import BindParameter, Label, UnaryExpression
+from sqlalchemy.sql.elements import BindParameter, Label, TextClause, UnaryExpression
 from sqlalchemy.types import TypeEngine
 
 from partita.errors import InvalidRequestError, NotSupportedError
@@ -46,6 +47,10 @@ from partita.shards.fan_out.merging import Ordering
 KEYS_PARAMETER = "keys"
 """An expanding parameter of this name receives the keys of each shard."""
 CODE_POINT_COLLATIONS = {"postgresql": "C", "sqlite": "BINARY"}
+_READING = re.compile(
+    r"(?is)(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|values|table|explain|show)\b"
+)
+"""The beginning of a text that reads. The transaction is read-only or rolled back in any case."""
 _COMPARABLE: tuple[type[TypeEngine[Any]], ...] = (
     Integer,
     Numeric,
@@ -192,13 +197,12 @@ def order_of_names(
 
 
 def _checked(statement: Executable) -> SelectBase:
+    if isinstance(statement, TextClause):
+        if _READING.match(statement.text) is None:
+            raise not_a_select("this text")
+        return statement.columns()  # its rows have the columns that the database names
     if not isinstance(statement, Select | CompoundSelect | TextualSelect):
-        raise NotSupportedError(
-            "NotASelect",
-            f"Only a SELECT can be fanned out, not {type(statement).__name__}.",
-            hint="Write through a routed session for each key; give text its columns: "
-            "text('SELECT …').columns(…).",
-        )
+        raise not_a_select(type(statement).__name__)
     if _private(statement, "_for_update_arg") is not None:
         raise NotSupportedError(
             "LocksInFanOut",
@@ -206,6 +210,14 @@ def _checked(statement: Executable) -> SelectBase:
             hint="Omit with_for_update(), or lock the rows through a routed session.",
         )
     return statement
+
+
+def not_a_select(kind: str) -> NotSupportedError:
+    return NotSupportedError(
+        "NotASelect",
+        f"Only a SELECT can be fanned out, not {kind}.",
+        hint="Write through a routed session for each key, or use fleet.execute_on_all().",
+    )
 
 
 def _private(statement: SelectBase, name: str) -> Any:

@@ -5,11 +5,12 @@ each async connection, so that the reading of a shard is written once.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
-from sqlalchemy import Engine, Executable, func, select
+from sqlalchemy import Engine, Executable, RowMapping, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,7 +26,8 @@ from partita.shards.fan_out.plan import (
     check_statement,
     fan_out_plan,
 )
-from partita.shards.fan_out.run_state import OPEN_TRIES_MAX, RunState, ShardStream
+from partita.shards.fan_out.results import AsyncConverted, AsyncTaken, column_of, mapping_of
+from partita.shards.fan_out.run_state import RunState, ShardStream
 from partita.shards.fan_out.shard_reader import AnyRow, ShardReader
 from partita.shards.keys.mapping import Shard
 
@@ -47,7 +49,7 @@ def afan_out(
     return AsyncFanOutResult(shard_map, statement, options)
 
 
-class AsyncFanOutResult:
+class AsyncFanOutResult(AsyncTaken[AnyRow]):
     """The rows of all shards; iterate once, and close it (`async with`) if you stop early."""
 
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
@@ -68,15 +70,19 @@ class AsyncFanOutResult:
         if self._run is not None and self._run.gathering.errors:
             raise self._run.gathering.group()
 
-    async def all(self) -> list[AnyRow]:
-        """Return the remaining rows."""
-        return [row async for row in self]
-
     async def scalar(self) -> Any:
         """Return the first value of the next row, or None, and close."""
         async with self:
             row = await anext(self, None)
         return None if row is None else row[0]
+
+    def scalars(self, index: int = 0) -> AsyncConverted[AnyRow, Any]:
+        """Return the values of one column instead of rows."""
+        return AsyncConverted(self, column_of(index))
+
+    def mappings(self) -> AsyncConverted[AnyRow, RowMapping]:
+        """Return rows as mappings of names to values."""
+        return AsyncConverted(self, mapping_of)
 
     async def aclose(self) -> None:
         """Cancel what is still running; further calls do nothing."""
@@ -85,21 +91,12 @@ class AsyncFanOutResult:
         if self._run is not None:
             await self._run.close()
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> AnyRow:
         row = next(self._rows, None)
         while row is None:
             self._rows = iter(await self._next_batch())
             row = next(self._rows, None)
         return row
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         run = getattr(self, "_run", None)
@@ -352,16 +349,18 @@ class TaskRun:
             rows, is_last = await self._step(stream, self._fetch)
 
     async def _first_rows(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
-        for tries in range(1, OPEN_TRIES_MAX + 1):
+        for tries in itertools.count(1):
             stream.stage = "new"
             try:
                 if self.plan.view is not None:
                     await self._agree(stream)
                 return await self._step(stream, self._first_fetch)
-            except DBAPIError as error:
-                if not self.state.may_reopen(stream, error, tries):
+            except (DBAPIError, OSError) as error:
+                pause = self.state.pause_after(stream, error, tries)
+                if pause is None:
                     raise
                 await stream.release()
+            await asyncio.sleep(pause)
         raise AssertionError
 
     async def _agree(self, stream: _TaskStream) -> None:

@@ -5,6 +5,7 @@ thread owns a stream only while it advances it, so a stream that is ahead of the
 connection but no thread; all threads end when the last connection is released.
 """
 
+import itertools
 import threading
 from collections import deque
 from contextlib import suppress
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from partita.errors import ShardError
 from partita.shards.fan_out.gathering import EventKind
 from partita.shards.fan_out.plan import FanOutPlan, ReplanError
-from partita.shards.fan_out.run_state import OPEN_TRIES_MAX, RunState, ShardStream
+from partita.shards.fan_out.run_state import RunState, ShardStream
 from partita.shards.fan_out.shard_reader import AnyRow
 
 CLOSE_SECONDS_MAX = 5.0
@@ -250,11 +251,16 @@ class ThreadRun:
     # --- called by the workers --------------------------------------------------------------------
 
     def _engage(self) -> None:
-        """Start a worker for each stream that can be advanced, up to the maximum."""
+        """Start a worker for each stream that can be advanced, up to the maximum.
+
+        A worker that has reported a batch takes the next stream itself: more workers than streams
+        are never useful.
+        """
         room = len(self._unstarted)
         if not self.plan.opens_all:
             room = min(room, self.plan.workers - len(self._open))
-        for _ in range(min(len(self._ready) + max(0, room), self.plan.workers - self._working)):
+        free = min(self.plan.workers, len(self._streams)) - self._working
+        for _ in range(min(len(self._ready) + max(0, room), free)):
             name = f"partita-fan-out-{self._working}"
             self.plan.shard_map.engines.workers.start(self._work, name)
             self._working += 1
@@ -302,14 +308,17 @@ class ThreadRun:
             self._tell(event, stream, count)
 
     def _read(self, stream: _ThreadStream) -> tuple[list[AnyRow], bool]:
-        for tries in range(1, OPEN_TRIES_MAX + 1):
+        for tries in itertools.count(1):
             try:
                 return self._read_once(stream)
-            except DBAPIError as error:
-                if stream.is_cancelled or not self.state.may_reopen(stream, error, tries):
+            except (DBAPIError, OSError) as error:
+                pause = self.state.pause_after(stream, error, tries)
+                if stream.is_cancelled or pause is None:
                     raise
                 stream.release()
                 stream.stage = "new"
+            with self._lock:
+                self._changed.wait_for(lambda: stream.is_cancelled, pause)
         raise AssertionError
 
     def _read_once(self, stream: _ThreadStream) -> tuple[list[AnyRow], bool]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from alembic.config import Config
-from sqlalchemy import URL, Connection, MetaData, text
+from sqlalchemy import URL, Connection, Executable, MetaData, text
 
 from partita.clock import SystemClock
 from partita.errors import (
@@ -28,19 +28,23 @@ from partita.shards.catalog import jobs
 from partita.shards.catalog.change_plans import mapping_exists, shard_has_mappings, shard_offline
 from partita.shards.catalog.executor import no_fault
 from partita.shards.connections.locations import file_of, location_of
-from partita.shards.fleet import existing_rows
+from partita.shards.fleet import databases, existing_rows
 from partita.shards.fleet.deployment import Deployment, Inspection
 from partita.shards.fleet.drift import Difference
 from partita.shards.fleet.migration_worker import Workers
 from partita.shards.fleet.migrations import LOCK_TIMEOUT_SECONDS
 from partita.shards.fleet.rollout import (
+    ExecutionReport,
     ProgressOption,
+    ShardExecution,
+    ShardUpgrade,
     UpgradeReport,
     roll_out,
     shard_error,
     show_progress,
 )
 from partita.shards.fleet.shard_upgrades import ShardUpgrades, connect
+from partita.shards.fleet.statements import execution
 from partita.shards.keys.mapping import Location, Mapping, Shard, ShardStatus
 from partita.shards.keys.ranges import KeyRange
 from partita.shards.maps.manager import ShardMapManager
@@ -195,7 +199,7 @@ class Fleet:
 
     def move(  # noqa: PLR0913 - options by name
         self,
-        mapping: Mapping,
+        mapping: Any,
         *,
         to: Shard | Location | URL | str,
         on_progress: moves.OnProgress | None = None,
@@ -207,16 +211,18 @@ class Fleet:
     ) -> moves.MoveReport:
         """Move a mapping and its rows to another shard while readers and writers continue.
 
-        With `terminate_blockers`, transactions that block the move are terminated.
+        The mapping is given itself, by its range, or by one of its keys; then `to` is a shard, or
+        there is one map. With `terminate_blockers`, transactions that block the move are
+        terminated.
         """
-        shard_map = self.manager.get_map(mapping.map_name)
+        shard_map = self._map_of(mapping, to)
         target = to if isinstance(to, Shard) else shard_map.get_shard(to)
         found = shard_map.find_shard(target)
         if found is not None and found.status is ShardStatus.OFFLINE:
-            raise shard_offline(mapping.map_name, target.location.text)
+            raise shard_offline(shard_map.name, target.location.text)
         return moves.move(
             self.manager,
-            mapping,
+            shard_map.resolve(mapping),
             target,
             on_progress=on_progress,
             batch_rows=batch_rows,
@@ -241,6 +247,26 @@ class Fleet:
     def list_moves(self) -> list[moves.MoveReport]:
         """Return the unfinished moves."""
         return moves.list_moves(self.manager)
+
+    # --- databases --------------------------------------------------------------------------------
+
+    def create_database(self, url: URL | str) -> bool:
+        """Create an empty database for a shard; return False if it exists."""
+        return databases.create_database(self.manager.engines, self.manager.engines.remember(url))
+
+    def drop_database(self, url: URL | str) -> bool:
+        """Drop a database that is not a shard of any map; return False if it does not exist."""
+        location = self.manager.engines.remember(url)
+        used = {self.manager.location.identity}
+        used |= {each.identity for each in self.manager.list_locations()}
+        if location.identity in used:
+            raise ShardInUseError(
+                "DatabaseIsShard",
+                "The database is a shard, or the global catalog, of this manager.",
+                facts={"location": location.text},
+                hint="Remove the shard with remove_shard() first.",
+            )
+        return databases.drop_database(self.manager.engines, location)
 
     # --- schema -----------------------------------------------------------------------------------
 
@@ -290,11 +316,79 @@ class Fleet:
             done = roll_out(
                 waves,
                 upgrades.timed(run),
+                not_tried=_upgrade_not_tried,
                 parallel=parallel,
                 stop_after=stop_after,
                 on_done=on_done,
             )
-        return UpgradeReport(revision, done)
+        return UpgradeReport(done, revision)
+
+    def downgrade(
+        self,
+        revision: str,
+        *,
+        canary: Sequence[Shard | Location | URL | str] = (),
+        stop_after: int | None = 1,
+        progress: ProgressOption = "auto",
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
+    ) -> UpgradeReport:
+        """Downgrade every shard to a revision by Alembic and report on each, as `upgrade()` does.
+
+        Shards at the revision are skipped, so that the same call continues a downgrade. A shard
+        that is older than the revision has failed.
+        """
+        deployment = self._deployment()
+        if deployment.migrations is None:
+            raise _not_versioned("downgrade()")
+        _check_counts(1, stop_after)
+        self._check_no_moves()
+        shards = self._one_shard_per_database()
+        first = self._chosen(canary, shards)
+        upgrades = ShardUpgrades(self.manager.engines, self.clock)
+        run = upgrades.backwards(deployment.migrations, revision, lock_timeout)
+        with show_progress(progress, len(shards), "downgrade") as on_done:
+            done = roll_out(
+                (first, [shard for shard in shards if shard not in first]),
+                upgrades.timed(run),
+                not_tried=_upgrade_not_tried,
+                stop_after=stop_after,
+                on_done=on_done,
+            )
+        return UpgradeReport(done, revision)
+
+    def execute_on_all(  # noqa: PLR0913 - each a decision of the operator, with a safe default
+        self,
+        statement: Executable | str,
+        *,
+        name: str | None = None,
+        parallel: int = 1,
+        canary: Sequence[Shard | Location | URL | str] = (),
+        stop_after: int | None = 1,
+        autocommit: bool = False,
+        progress: ProgressOption = "auto",
+    ) -> ExecutionReport:
+        """Execute a statement on every shard, in a transaction each, and report on each.
+
+        For DDL outside of migrations and for maintenance; failures do not raise. With a `name`,
+        shards that have executed it are remembered: the same call continues after a crash or a
+        failure. With `autocommit` no transaction is begun, as VACUUM needs it. Refused while a
+        move is unfinished, whose copy would not have the change.
+        """
+        _check_counts(parallel, stop_after)
+        self._check_no_moves()
+        shards = self._one_shard_per_database()
+        first = self._chosen(canary, shards)
+        run = execution(self.manager, statement, name=name, autocommit=autocommit, clock=self.clock)
+        with show_progress(progress, len(shards), "execute") as on_done:
+            done = roll_out(
+                (first, [shard for shard in shards if shard not in first]),
+                run,
+                not_tried=lambda shard: ShardExecution(shard, "not tried"),
+                parallel=parallel,
+                stop_after=stop_after,
+                on_done=on_done,
+            )
+        return ExecutionReport(done)
 
     def status(self) -> FleetReport:
         """Return revision, drift, mappings, size and error of every shard."""
@@ -320,6 +414,20 @@ class Fleet:
         return {each.shard: each.drift for each in reports if each.drift}
 
     # --- helpers: shards --------------------------------------------------------------------------
+
+    def _map_of(self, mapping: Any, to: object) -> ShardMap:
+        for given in (mapping, to):
+            if isinstance(given, Mapping | Shard):
+                return self.manager.get_map(given.map_name)
+        maps = self.manager.list_maps()
+        if len(maps) == 1:
+            return maps[0]
+        raise UsageError(
+            "ShardMapUnclear",
+            "A key or a range does not tell which of the maps is meant.",
+            facts={"maps": [each.name for each in maps]},
+            hint="Pass a mapping, or pass a shard of the map as to=.",
+        )
 
     def _deployment(self) -> Deployment:
         # Read for each call: revisions may have been added since the last one.
@@ -468,13 +576,21 @@ def _check_counts(parallel: int, stop_after: int | None) -> None:
         )
 
 
+def _upgrade_not_tried(shard: Shard) -> ShardUpgrade:
+    return ShardUpgrade(shard, "not tried")
+
+
 def _refuse_sql_folder(sql_folder: str | Path | None) -> None:
     if sql_folder is not None:
-        raise ConfigurationError(
-            "SchemaNotVersioned",
-            "sql_folder= needs Alembic: the fleet has no revisions.",
-            hint="Create the fleet with Fleet(manager, alembic=…).",
-        )
+        raise _not_versioned("sql_folder=")
+
+
+def _not_versioned(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        "SchemaNotVersioned",
+        f"{what} needs Alembic: the fleet has no revisions.",
+        hint="Create the fleet with Fleet(manager, alembic=…).",
+    )
 
 
 def _size(connection: Connection) -> int | None:

@@ -65,6 +65,8 @@ else:
 
 Heads = tuple[str, ...]
 ChooseSteps = Callable[[Heads, MigrationContext], list[RevisionStep]]
+StepsFrom = Callable[[Heads], list[RevisionStep]]
+"""Returns the steps that are left from the present revisions."""
 
 # Guards alembic.context, a module with the state of the running environment.
 _environment_lock = threading.Lock()
@@ -107,21 +109,26 @@ class Migrations:
             # The only public access to this list is a command that executes it.
             steps: list[RevisionStep] = self._scripts._upgrade_revs(target, heads)  # type: ignore[arg-type]  # noqa: SLF001
         except CommandError as error:
-            raise SchemaMismatchError(
-                "RevisionUnknown",
-                f"There are no migrations from revision {revision_text(heads)} to {target}.",
-                facts={"revision": revision_text(heads), "target": target, "cause": str(error)},
-                hint="The database was upgraded by other scripts, or the project has several "
-                "heads: pass the revision, or 'heads'.",
-            ) from error
+            raise _revision_unknown(heads, target, error) from error
         if not steps and self._is_past(heads, target):
             raise SchemaMismatchError(
                 "RevisionNewer",
                 f"The database is at revision {revision_text(heads)}, which is newer than the "
                 f"target {target}.",
                 facts={"revision": revision_text(heads), "target": target},
-                hint="Pass this revision or a newer one, or run `alembic downgrade`.",
+                hint="Pass this revision or a newer one, or call fleet.downgrade().",
             )
+        return steps
+
+    def undoing(self, heads: Heads, target: str) -> list[RevisionStep]:
+        """List the steps back from these revisions to the target, newest first."""
+        if list(heads) == [target] or (target == "base" and not heads):
+            return []
+        try:
+            # The only public access to this list is a command that executes it.
+            steps: list[RevisionStep] = self._scripts._downgrade_revs(target, heads)  # type: ignore[arg-type]  # noqa: SLF001
+        except CommandError as error:
+            raise _revision_unknown(heads, target, error) from error
         return steps
 
     def _is_past(self, heads: Heads, target: str) -> bool:
@@ -175,11 +182,24 @@ class Migrations:
 
         A second upgrade of the same database waits for this one for up to `lock_timeout` seconds.
         """
+        return self._change(connection, lambda heads: self.pending(heads, target), lock_timeout)
+
+    def downgrade(
+        self,
+        connection: Connection,
+        target: str,
+        *,
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
+    ) -> Heads:
+        """Undo the revisions after the target, one transaction each; return the heads."""
+        return self._change(connection, lambda heads: self.undoing(heads, target), lock_timeout)
+
+    def _change(self, connection: Connection, steps_from: StepsFrom, lock_timeout: float) -> Heads:
         heads = self.read(connection).heads
-        if not self.pending(heads, target):
+        if not steps_from(heads):
             return heads
         with upgrade_lock(connection, lock_timeout):
-            while self._step(connection, target):
+            while self._step(connection, steps_from):
                 pass
             return self.read(connection).heads
 
@@ -208,16 +228,16 @@ class Migrations:
             config.set_main_option("sqlalchemy.url", (before[0] or "").replace("%", "%%"))
         return output.getvalue()
 
-    def _step(self, connection: Connection, target: str) -> bool:
-        """Run the oldest pending revision, if any; return whether more are left."""
+    def _step(self, connection: Connection, steps_from: StepsFrom) -> bool:
+        """Run the first of the steps, if any; return whether more are left."""
         steps: list[RevisionStep] = []
 
-        def oldest(heads: Heads, _context: MigrationContext) -> list[RevisionStep]:
-            steps[:] = self.pending(heads, target)
+        def first(heads: Heads, _context: MigrationContext) -> list[RevisionStep]:
+            steps[:] = steps_from(heads)
             return steps[:1]
 
         try:
-            self._run(connection, oldest, transactional_ddl=True)
+            self._run(connection, first, transactional_ddl=True)
             # env.py without begin_transaction() leaves the commit to this function.
             connection.commit()
         except PartitaError:
@@ -300,6 +320,16 @@ def _no_project(project: object) -> ConfigurationError:
         "Not an Alembic project: pass a folder with env.py, or an ini file that names one.",
         facts={"project": str(project)},
         hint="Create one with `alembic init`, then pass its folder, its ini file or a Config.",
+    )
+
+
+def _revision_unknown(heads: Heads, target: str, cause: CommandError) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        "RevisionUnknown",
+        f"There are no migrations from revision {revision_text(heads)} to {target}.",
+        facts={"revision": revision_text(heads), "target": target, "cause": str(cause)},
+        hint="The database was upgraded by other scripts, or the project has several "
+        "heads: pass the revision, or 'heads'.",
     )
 
 

@@ -1,6 +1,6 @@
-"""Upgrade the shards in order: canaries first, several in parallel, stopped by failures.
+"""Visit the shards in order: canaries first, several in parallel, stopped by failures.
 
-The upgrade of one shard is passed in and never raises.
+The work on one shard is passed in and never raises.
 """
 
 import sys
@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from partita.errors import ShardError
 from partita.shards.keys.mapping import Shard
 
-UpgradeState = Literal["upgraded", "current", "written", "failed", "not tried"]
-ProgressOption = Literal["auto", "bar", "none"] | Callable[["ShardUpgrade"], None]
+UpgradeState = Literal["upgraded", "downgraded", "current", "written", "failed", "not tried"]
+ExecutionState = Literal["executed", "executed before", "failed", "not tried"]
+ProgressOption = Literal["auto", "bar", "none"] | Callable[[Any], None]
 """A bar on terminals, a bar always, nothing, or a function called after each shard."""
 
 
@@ -33,11 +34,24 @@ class ShardUpgrade(msgspec.Struct, frozen=True):
     script: Path | None = None
 
 
-class UpgradeReport(msgspec.Struct, frozen=True):
-    """The outcome of each shard, in the order of the upgrade."""
+class ShardExecution(msgspec.Struct, frozen=True):
+    """The outcome of a statement on one shard."""
 
-    target: str
-    shards: list[ShardUpgrade]
+    shard: Shard
+    state: ExecutionState
+    rows: int | None = None
+    """The number of rows that the statement changed or returned, if the database tells it."""
+    error: Exception | None = None
+    seconds: float = 0.0
+
+
+Done = TypeVar("Done", ShardUpgrade, ShardExecution)
+
+
+class ShardsReport(msgspec.Struct, Generic[Done], frozen=True):
+    """The outcome of each shard, in the order in which they were visited."""
+
+    shards: list[Done]
 
     @property
     def errors(self) -> dict[Shard, Exception]:
@@ -50,43 +64,55 @@ class UpgradeReport(msgspec.Struct, frozen=True):
     def raise_if_incomplete(self) -> None:
         """Raise the errors of all shards as an ExceptionGroup, if there are any."""
         if self.errors:
-            raise ExceptionGroup("The upgrade failed on some shards.", list(self.errors.values()))
+            raise ExceptionGroup("Some shards failed.", list(self.errors.values()))
+
+
+class UpgradeReport(ShardsReport[ShardUpgrade], frozen=True):
+    """The outcome of an upgrade or a downgrade."""
+
+    target: str
+
+
+class ExecutionReport(ShardsReport[ShardExecution], frozen=True):
+    """The outcome of `execute_on_all`."""
 
 
 def roll_out(
     waves: Sequence[Sequence[Shard]],
-    upgrade: Callable[[Shard], ShardUpgrade],
+    work: Callable[[Shard], Done],
     *,
+    not_tried: Callable[[Shard], Done],
     parallel: int = 1,
     stop_after: int | None = 1,
-    on_done: Callable[[ShardUpgrade], None] = lambda _done: None,
-) -> list[ShardUpgrade]:
-    """Upgrade the canaries of the first wave, then the rest if no canary failed."""
+    on_done: Callable[[Done], None] = lambda _done: None,
+) -> list[Done]:
+    """Visit the canaries of the first wave, then the rest if no canary failed."""
     canaries, rest = waves
-    done = _run_wave(canaries, upgrade, parallel=parallel, stop_after=1, on_done=on_done)
+    done = _run_wave(canaries, work, not_tried, parallel=parallel, stop_after=1, on_done=on_done)
     if any(each.state == "failed" for each in done):
-        return done + [ShardUpgrade(shard, "not tried") for shard in rest]
+        return done + [not_tried(shard) for shard in rest]
     return done + _run_wave(
-        rest, upgrade, parallel=parallel, stop_after=stop_after, on_done=on_done
+        rest, work, not_tried, parallel=parallel, stop_after=stop_after, on_done=on_done
     )
 
 
 def _run_wave(
     shards: Sequence[Shard],
-    upgrade: Callable[[Shard], ShardUpgrade],
+    work: Callable[[Shard], Done],
+    not_tried: Callable[[Shard], Done],
     *,
     parallel: int,
     stop_after: int | None,
-    on_done: Callable[[ShardUpgrade], None],
-) -> list[ShardUpgrade]:
+    on_done: Callable[[Done], None],
+) -> list[Done]:
     failures = 0
     lock = threading.Lock()
 
-    def run(shard: Shard) -> ShardUpgrade:
+    def run(shard: Shard) -> Done:
         nonlocal failures
         if stop_after is not None and failures >= stop_after:
-            return ShardUpgrade(shard, "not tried")
-        done = upgrade(shard)
+            return not_tried(shard)
+        done = work(shard)
         with lock:
             failures += done.state == "failed"
             on_done(done)
@@ -99,7 +125,9 @@ def _run_wave(
 
 
 @contextmanager
-def show_progress(progress: ProgressOption, total: int) -> Iterator[Callable[[ShardUpgrade], None]]:
+def show_progress(
+    progress: ProgressOption, total: int, title: str = "upgrade"
+) -> Iterator[Callable[[Any], None]]:
     """Yield the function to call after each shard."""
     if callable(progress):
         yield progress
@@ -114,14 +142,14 @@ def show_progress(progress: ProgressOption, total: int) -> Iterator[Callable[[Sh
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # Without a thread of its own: a bar changes only when a shard is done.
     with Bar(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
-        task = bar.add_task("upgrade", total=total)
+        task = bar.add_task(title, total=total)
         failed = 0
 
-        def show(done: ShardUpgrade) -> None:
+        def show(done: Any) -> None:
             nonlocal failed
             failed += done.state == "failed"
-            title = f"upgrade, {failed} failed" if failed else "upgrade"
-            bar.update(task, advance=1, description=title, refresh=True)
+            shown = f"{title}, {failed} failed" if failed else title
+            bar.update(task, advance=1, description=shown, refresh=True)
 
         yield show
 

@@ -14,7 +14,7 @@ from partita.shards.connections.engines import Engines
 from partita.shards.fleet.deployment import Deployment, drift_error
 from partita.shards.fleet.migration_worker import Project, Request, Workers
 from partita.shards.fleet.migrations import Migrations, revision_text
-from partita.shards.fleet.rollout import ShardUpgrade, shard_error
+from partita.shards.fleet.rollout import ShardUpgrade, UpgradeState, shard_error
 from partita.shards.keys.mapping import Location, Shard
 from partita.ticks import Clock
 
@@ -57,6 +57,22 @@ class ShardUpgrades:
                     failure = shard_error(shard, error)
                     return ShardUpgrade(shard, "failed", before, stopped, failure)
             return _upgraded(shard, before, revision_text(after))
+
+        return run
+
+    def backwards(self, migrations: Migrations, target: str, lock_timeout: float) -> Upgrade:
+        def run(shard: Shard) -> ShardUpgrade:
+            with connect(self._engines, shard.location) as connection:
+                before = revision_text(migrations.read(connection).heads)
+                try:
+                    after = migrations.downgrade(connection, target, lock_timeout=lock_timeout)
+                except Exception as error:  # noqa: BLE001 - as above, with the revision reached
+                    stopped = revision_text(migrations.read(connection).heads)
+                    failure = shard_error(shard, error)
+                    return ShardUpgrade(shard, "failed", before, stopped, failure)
+            reached = revision_text(after)
+            state: UpgradeState = "current" if reached == before else "downgraded"
+            return ShardUpgrade(shard, state, before, reached)
 
         return run
 

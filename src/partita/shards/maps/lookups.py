@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
-from partita.errors import ShardMapNotFoundError
+from partita.errors import MappingNotFoundError, ShardMapNotFoundError
 from partita.shards.catalog import global_catalog
 from partita.shards.catalog.change_plans import MappingRow, ShardRow
 from partita.shards.keys.mapping import Mapping, Shard
-from partita.shards.keys.ranges import KeyRange
+from partita.shards.keys.ranges import KeyRange, Range
 from partita.shards.maps.open_map import OpenMap, Where, mappings_of, place_of
 
 Lookup = Literal["cache", "store"]
@@ -66,6 +66,25 @@ def find_encoded(shard_map: OpenMap, key: bytes, *, lookup: Lookup = "store") ->
     mapping = shard_map.mapping_of(found[0], shard_map.shard_of(found[1]))
     shard_map.cache.add(mapping)
     return mapping
+
+
+def resolve(shard_map: OpenMap, given: Any) -> Mapping:
+    """Return a mapping that is given itself, by its range, or by one of its keys."""
+    if isinstance(given, Mapping):
+        return given
+    if not isinstance(given, Range):
+        return get(shard_map, given)
+    wanted = shard_map.encode_range(given)
+    held = mappings(shard_map, given)
+    for mapping in held:
+        if mapping.key_range == wanted:
+            return mapping
+    raise MappingNotFoundError(
+        "MappingNotFound",
+        "No mapping has exactly this range.",
+        facts={"map": shard_map.name, "range": given, "mappings": [one.range for one in held[:10]]},
+        hint="Give the range of a mapping, one of its keys, or the mapping itself.",
+    )
 
 
 def forget(shard_map: OpenMap, mapping: Mapping) -> None:

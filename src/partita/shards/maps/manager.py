@@ -7,7 +7,7 @@ Rule: its knowledge is a cache; the global catalog is authoritative.
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
@@ -31,6 +31,7 @@ from partita.shards.keys.schema import ShardedSchema
 from partita.shards.keys.shard_key import BUCKETS_MAX, key_type
 from partita.shards.maps.recovery import Recovery, check_choice
 from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
+from partita.shards.maps.shard_meter import ShardMeter
 from partita.ticks import Clock
 
 IfExists = Literal["fail", "keep", "replace"]
@@ -59,6 +60,7 @@ class ShardMapManager:
         self.engines = executor.engines
         self._maps: dict[str, AnyShardMap] = {}
         """By name, as last read."""
+        self._meter = ShardMeter(self)
 
     # --- creating and opening ---------------------------------------------------------------------
 
@@ -175,6 +177,22 @@ class ShardMapManager:
         assert isinstance(made, HashShardMap)
         return made
 
+    @overload
+    def get_map(
+        self, name: str, *, kind: Literal["list"], key: object | None = None
+    ) -> ListShardMap: ...
+    @overload
+    def get_map(
+        self, name: str, *, kind: Literal["hash"], key: object | None = None
+    ) -> HashShardMap: ...
+    @overload
+    def get_map(
+        self, name: str, *, kind: Literal["range"], key: object | None = None
+    ) -> RangeShardMap: ...
+    @overload
+    def get_map(
+        self, name: str, *, kind: Kind | None = None, key: object | None = None
+    ) -> AnyShardMap: ...
     def get_map(
         self, name: str, *, kind: Kind | None = None, key: object | None = None
     ) -> AnyShardMap:
@@ -296,12 +314,12 @@ class ShardMapManager:
     def counters(self) -> dict[str, int]:
         """Counts of events in this process, which only grow.
 
-        lookups, hits, misses, adds and removes of the caches; reroutes, refused and retries of
-        routing; fan_outs; moves; operations, operations_undone and operations_finished of the
-        catalogs.
+        lookups, hits, misses, adds and removes of the caches; routes, reroutes, refused and retries
+        of routing; fan_outs, fan_out_shards and fan_out_failures; moves and move_rows; operations,
+        operations_undone and operations_finished of the catalogs.
         """
-        totals = dict(vars(self.executor.counters))
-        for shard_map in self._maps.values():
+        totals = {"routes": self.engines.routes, **vars(self.executor.counters)}
+        for shard_map in list(self._maps.values()):
             for name, count in shard_map.cache.counters().items():
                 totals[name] = totals.get(name, 0) + count
         totals["lookups"] = totals.get("hits", 0) + totals.get("misses", 0)

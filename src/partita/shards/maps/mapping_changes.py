@@ -1,6 +1,7 @@
 """Create, delete, update, split and merge the mappings of a map, and take them offline.
 
-Only the catalogs change; no row of the application moves.
+Only the catalogs change; no row of the application moves. A mapping is given itself, by its range,
+or by one of its keys.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,31 +80,40 @@ def _mapped(shard_map: OpenMap, locked: LockedMap, ranges: Sequence[KeyRange]) -
                 yield repr(shard_map.decode_range(held))
 
 
-def delete_mapping(shard_map: OpenMap, mapping: Mapping, *, token: str | None = None) -> None:
+def delete_mapping(shard_map: OpenMap, mapping: Any, *, token: str | None = None) -> None:
     """Delete an offline mapping; its keys are then unmapped."""
+    found = lookups.resolve(shard_map, mapping)
 
     def build(locked: LockedMap, operation: str) -> ChangePlan:
-        row = locked.mapping(mapping.id)
+        row = locked.mapping(found.id)
         shard = locked.shard(row.shard_id)
         return change_plans.delete_mapping(operation, locked.row, shard, row, token)
 
-    changes.run_and_cache(shard_map, build, mapping)
+    changes.run_and_cache(shard_map, build, found)
 
 
 def update_mapping(
     shard_map: OpenMap,
-    mapping: Mapping,
+    mapping: Any,
     *,
     shard: Shard | None = None,
     status: MappingStatus | None = None,
     token: str | None = None,
 ) -> Mapping:
-    """Change the shard (of an offline mapping) or the status; the new mapping has a new id."""
-    if shard in {None, mapping.shard} and status in {None, mapping.status}:
-        return changes.read_current(shard_map, mapping, token)
+    """Change the shard or the status of a mapping, or both; the new mapping has a new id.
+
+    The rows stay where they are. With another shard, an online mapping is taken offline first, as
+    `set_offline()` does, and only if `status` says what it is to be then: after a crash between
+    the two it is offline on its old shard.
+    """
+    found = lookups.resolve(shard_map, mapping)
+    if found.is_online and shard not in {None, found.shard} and status is not None:
+        found = set_offline(shard_map, found, token=token)
+    if shard in {None, found.shard} and status in {None, found.status}:
+        return changes.read_current(shard_map, found, token)
 
     def build(locked: LockedMap, operation: str) -> ChangePlan:
-        row = locked.mapping(mapping.id)
+        row = locked.mapping(found.id)
         source = locked.shard(row.shard_id)
         target = source if shard is None else locked.shard(shard.id)
         changed = msgspec.structs.replace(
@@ -116,12 +126,12 @@ def update_mapping(
             operation, locked.row, (source, target), (row, changed), token
         )
 
-    return changes.run_and_cache(shard_map, build, mapping)[0]
+    return changes.run_and_cache(shard_map, build, found)[0]
 
 
 def set_offline(
     shard_map: OpenMap,
-    mapping: Mapping,
+    mapping: Any,
     *,
     grace: float = offline.GRACE_SECONDS,
     terminate: bool = True,
@@ -134,7 +144,7 @@ def set_offline(
     that is already offline, this waits for such transactions and raises OperationPendingError
     (MappingInUse) if they outlast the grace period.
     """
-    current = changes.read_current(shard_map, mapping, token)
+    current = changes.read_current(shard_map, lookups.resolve(shard_map, mapping), token)
     if not current.is_online:
         fence = offline.drain(
             shard_map.engines,
@@ -165,17 +175,21 @@ def set_offline(
     return changed[0]
 
 
-def set_online(shard_map: OpenMap, mapping: Mapping, *, token: str | None = None) -> Mapping:
+def set_online(shard_map: OpenMap, mapping: Any, *, token: str | None = None) -> Mapping:
     """Admit transactions of the mapping."""
     return update_mapping(shard_map, mapping, status=MappingStatus.ONLINE, token=token)
 
 
 def split(
-    shard_map: OpenMap, mapping: Mapping | None = None, *, at: Any, token: str | None = None
+    shard_map: OpenMap, mapping: Any = None, *, at: Any, token: str | None = None
 ) -> tuple[Mapping, Mapping]:
     """Split a mapping in two on its shard, by default the mapping that holds `at`."""
     point = shard_map.encode_bound(at)
-    found = mapping or lookups.find_encoded(shard_map, point)
+    found = (
+        lookups.find_encoded(shard_map, point)
+        if mapping is None
+        else lookups.resolve(shard_map, mapping)
+    )
     if found is None:
         raise MappingNotFoundError(
             "MappingNotFound",
@@ -196,16 +210,26 @@ def split(
 
 
 def merge(
-    shard_map: OpenMap, left: Mapping, right: Mapping, *, token: str | None = None
+    shard_map: OpenMap,
+    left: Any,
+    right: Any,
+    *,
+    token: str | tuple[str | None, str | None] | None = None,
 ) -> Mapping:
-    """Merge two adjacent mappings of one shard, the lower one first."""
+    """Merge two adjacent mappings of one shard, the lower one first.
+
+    If they are locked with different tokens, pass both: `token=(of_left, of_right)`. The merged
+    mapping has the lock of the lower one.
+    """
+    tokens = token if isinstance(token, tuple) else (token, token)
+    pair = lookups.resolve(shard_map, left), lookups.resolve(shard_map, right)
 
     def build(locked: LockedMap, operation: str) -> ChangePlan:
-        halves = locked.mapping(left.id), locked.mapping(right.id)
+        halves = locked.mapping(pair[0].id), locked.mapping(pair[1].id)
         shard = locked.shard(halves[0].shard_id)
         merged = msgspec.structs.replace(
             halves[0], id=shard_map.executor.new_id(), high=halves[1].high
         )
-        return change_plans.merge_mappings(operation, locked.row, shard, halves, merged, token)
+        return change_plans.merge_mappings(operation, locked.row, shard, halves, merged, tokens)
 
-    return changes.run_and_cache(shard_map, build, left, right)[0]
+    return changes.run_and_cache(shard_map, build, *pair)[0]

@@ -115,10 +115,16 @@ class Recovery:
         for one, wanted in maps:
             self._resolve_in(one, where, keep, wanted)
 
-    def rebuild_local(self, *places: AnyPlace, shard_map: ShardMap | None = None) -> None:
-        """Rewrite the local catalogs from the global catalog."""
+    def rebuild_local(
+        self,
+        *places: AnyPlace,
+        only: Iterable[object] | None = None,
+        shard_map: ShardMap | None = None,
+    ) -> None:
+        """Rewrite the local catalogs from the global catalog; with `only`, for these keys."""
+        wanted = None if only is None else list(only)
         for where in places:
-            self.resolve(where, keep="global", shard_map=shard_map)
+            self.resolve(where, keep="global", only=wanted, shard_map=shard_map)
 
     def _resolve_in(
         self, shard_map: ShardMap, where: AnyPlace, keep: CatalogName, wanted: Sequence[KeyRange]

@@ -13,7 +13,14 @@ from partita.shards.fan_out.fan_out import fan_out
 from partita.shards.fan_out.tasks import afan_out
 from partita.shards.keys.ranges import KeyRange, Range, decode_point, decode_range, encode_range
 from partita.shards.keys.shard_key import BUCKET, bucket_of
-from partita.shards.maps import lookups, mapping_changes, mapping_locks, shard_changes
+from partita.shards.maps import (
+    lookups,
+    mapping_changes,
+    mapping_locks,
+    shard_changes,
+    shard_connections,
+)
+from partita.shards.maps.async_map import AsyncShardMap
 from partita.shards.maps.open_map import OpenMap, checked_range
 from partita.shards.routing import retry, router, session
 
@@ -23,6 +30,7 @@ class ShardMap(OpenMap):
 
     get = lookups.get
     find = lookups.find
+    resolve = lookups.resolve
     find_cached = lookups.find_cached
     find_encoded = lookups.find_encoded
     forget = lookups.forget
@@ -53,14 +61,21 @@ class ShardMap(OpenMap):
 
     connect = router.connect
     aconnect = router.aconnect
+    connect_shard = shard_connections.connect_shard
     sessionmaker = session.sessionmaker
     async_sessionmaker = session.async_sessionmaker
     scoped_session = session.scoped_session
+    begin = session.begin
     run = retry.run
     arun = retry.arun
     routed = retry.routed
     fan_out = fan_out
     afan_out = afan_out
+
+    @property
+    def aio(self) -> AsyncShardMap:
+        """The operations on rows for asyncio, under the same names."""
+        return AsyncShardMap(self)
 
 
 class ListShardMap(ShardMap):

@@ -245,6 +245,7 @@ class Mover:
         self._started = self._clock.monotonic()
         self._paced_from = self._started
         self._paced_rows = 0
+        self._counted_rows = record.progress.rows
         self._steps: dict[Step, Callable[[], None]] = {
             "plan": self._look,
             "lock": self._lock,
@@ -280,7 +281,16 @@ class Mover:
             except BaseException as error:
                 self._pause(repr(error))
                 raise
+            finally:
+                self._count_rows()
+                self._manager.executor.moves.steps.pop(self._record.id, None)
         return self.report()
+
+    def _count_rows(self) -> None:
+        """Add the rows that were copied since the last call to the counters of the process."""
+        rows = self._record.progress.rows
+        self._manager.executor.counters.move_rows += max(rows - self._counted_rows, 0)
+        self._counted_rows = rows
 
     def _has_begun(self) -> bool:
         """Return whether the move has changed anything that must be undone."""
@@ -383,6 +393,7 @@ class Mover:
         self._manager.executor.counters.moves += 1
 
     def _do(self, step: Step) -> Step | None:
+        self._manager.executor.moves.steps[self._record.id] = step
         self._tell()
         self._fault(f"{step} begins")
         with self._translated():
@@ -666,6 +677,7 @@ class Mover:
             token=self._plan.token,
         )
         seconds = self._clock.monotonic() - self._fenced_at
+        self._manager.executor.moves.fence_seconds.observe(seconds)
         terminated = self._record.progress.terminated + self._fence.terminated
         self._drop_fence()
         self._copy.bound_time(None)
@@ -776,6 +788,7 @@ class Mover:
     def _tell(
         self, table: str = "", rows: int | None = None, blockers: tuple[Blocker, ...] = ()
     ) -> None:
+        self._count_rows()
         if self._on_progress is None:
             return
         progress, step = self._record.progress, self._record.step

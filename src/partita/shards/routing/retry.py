@@ -7,10 +7,11 @@ commit was not answered is repeated only if the caller declares it idempotent.
 import asyncio
 import functools
 import inspect
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
@@ -25,15 +26,14 @@ from partita.errors import (
     StaleMappingError,
     UsageError,
 )
+from partita.retrying import RetryPolicy
 from partita.shards.routing.router import RoutedMap
-from partita.shards.routing.session import (
-    AsyncRoutedSessionmaker,
-    RoutedSession,
-    RoutedSessionmaker,
-)
+from partita.shards.routing.session import RoutedSession, async_sessionmaker, sessionmaker
 from partita.ticks import Clock
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Session | AsyncSession)
+P = ParamSpec("P")
 
 _TRANSIENT = (MappingOfflineError, StaleMappingError, ShardOfflineError, OperationPendingError)
 _TRANSIENT_STATES = ("57P01", "57P02", "57P03", "40001", "40P01")
@@ -42,7 +42,7 @@ _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How often, with which pauses and for how long a unit of work is attempted."""
+    """A policy with fixed pauses, or with errors of your own; otherwise use `RetryPolicy`."""
 
     first: float = 0.05
     """Seconds of the first pause; it doubles each time, up to `longest`."""
@@ -78,12 +78,27 @@ class Retry(msgspec.Struct, frozen=True):
             left = None if left is None else left - 1
 
 
+AnyPolicy = Retry | RetryPolicy
+
+
+def pauses_of(policy: AnyPolicy, clock: Clock) -> Iterator[float]:
+    """Yield the pause before each further attempt, until the policy allows none."""
+    if isinstance(policy, Retry):
+        yield from policy.pauses(clock)
+        return
+    began = clock.monotonic()
+    for failures in itertools.count(1):
+        if policy.is_last(failures, clock.monotonic() - began):
+            return
+        yield policy.delay(failures, clock)
+
+
 def run(
     shard_map: RoutedMap,
     key: Any,
     fn: Callable[[RoutedSession], T],
     *,
-    retry: Retry | None = None,
+    retry: AnyPolicy | None = None,
     idempotent: bool = False,
     **options: Any,
 ) -> T:
@@ -92,7 +107,7 @@ def run(
     Each attempt has a session of its own. InDoubtError means that the answer to the commit was
     lost; with `idempotent=True` the work is repeated instead.
     """
-    make = RoutedSessionmaker(shard_map, **options)
+    make = sessionmaker(shard_map, **options)
     attempts = _Attempts(shard_map, retry or Retry(), idempotent=idempotent)
     while True:
         session = make(key, **attempts.session_options)
@@ -114,12 +129,12 @@ async def arun(
     key: Any,
     fn: Callable[[AsyncSession], Awaitable[T]],
     *,
-    retry: Retry | None = None,
+    retry: AnyPolicy | None = None,
     idempotent: bool = False,
     **options: Any,
 ) -> T:
     """Await `fn(session)` in a routed transaction, as `run()` does."""
-    make = AsyncRoutedSessionmaker(shard_map, **options)
+    make = async_sessionmaker(shard_map, **options)
     attempts = _Attempts(shard_map, retry or Retry(), idempotent=idempotent)
     while True:
         session = make(key, **attempts.session_options)
@@ -140,12 +155,12 @@ async def arun(
 class _Attempts:
     """Decides after a failed attempt whether, when and how the work is attempted again."""
 
-    def __init__(self, shard_map: RoutedMap, policy: Retry, *, idempotent: bool) -> None:
+    def __init__(self, shard_map: RoutedMap, policy: AnyPolicy, *, idempotent: bool) -> None:
         self.session_options: dict[str, bool] = {}
         """Options of the next session."""
         self._counters = shard_map.counters
-        self._policy = policy
-        self._pauses = policy.pauses(shard_map.clock)
+        self._pauses = pauses_of(policy, shard_map.clock)
+        self._also = policy.also if isinstance(policy, Retry) else None
         self._idempotent = idempotent
 
     def pause_after(self, error: Exception, session: Session) -> float | None:
@@ -155,7 +170,7 @@ class _Attempts:
                 raise _in_doubt(session) from error
             if session.has_committed:
                 return None  # the part that has committed would be repeated
-        if not is_transient(error) and (self._policy.also is None or not self._policy.also(error)):
+        if not is_transient(error) and (self._also is None or not self._also(error)):
             return None
         pause = next(self._pauses, None)
         if pause is None:
@@ -171,10 +186,10 @@ def routed(
     shard_map: RoutedMap,
     argument: str,
     *,
-    retry: Retry | None = None,
+    retry: AnyPolicy | None = None,
     idempotent: bool = False,
     **options: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> "Callable[[Callable[Concatenate[S, P], T]], Callable[P, T]]":
     """Return a decorator that passes a routed session for the key in `argument`.
 
     The session is the first argument of the function; callers omit it. A coroutine function gets
@@ -183,10 +198,10 @@ def routed(
     if not isinstance(argument, str):
         raise _argument_missing(argument, argument)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[Concatenate[S, P], T]) -> Callable[P, T]:
         signature = _without_session(function, argument)
 
-        def unit_of_work(*arguments: Any, **named: Any) -> tuple[Any, Callable[[Any], Any]]:
+        def unit_of_work(*arguments: P.args, **named: P.kwargs) -> tuple[Any, Callable[[Any], Any]]:
             bound = signature.bind(*arguments, **named)
             bound.apply_defaults()
             return bound.arguments[argument], lambda session: function(session, *arguments, **named)
@@ -194,18 +209,19 @@ def routed(
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def call_async(*arguments: Any, **named: Any) -> Any:
+            async def call_async(*arguments: P.args, **named: P.kwargs) -> Any:
                 key, fn = unit_of_work(*arguments, **named)
                 return await arun(shard_map, key, fn, retry=retry, idempotent=idempotent, **options)
 
-            return _with_signature(call_async, signature)
+            return cast("Callable[P, T]", _with_signature(call_async, signature))
 
         @functools.wraps(function)
-        def call(*arguments: Any, **named: Any) -> Any:
+        def call(*arguments: P.args, **named: P.kwargs) -> T:
             key, fn = unit_of_work(*arguments, **named)
-            return run(shard_map, key, fn, retry=retry, idempotent=idempotent, **options)
+            outcome: T = run(shard_map, key, fn, retry=retry, idempotent=idempotent, **options)
+            return outcome
 
-        return _with_signature(call, signature)
+        return cast("Callable[P, T]", _with_signature(call, signature))
 
     return decorate
 

@@ -8,9 +8,9 @@ BEGIN on a routed connection calls its `MappingEntry`, so that no statement runs
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
@@ -28,6 +28,7 @@ from partita.errors import (
 from partita.shards.catalog import change_plans
 from partita.shards.connections import validation
 from partita.shards.connections.engines import ENTRY, Engines
+from partita.shards.connections.locations import parsed_url
 from partita.shards.connections.validation import Admission
 from partita.shards.keys.mapping import Mapping, MappingStatus
 from partita.shards.routing.row_keys import RowKeys
@@ -51,6 +52,18 @@ class RoutingOptions(NamedTuple):
     check_keys: bool = True
     writes: bool = False
     """Whether transactions on SQLite begin with the write lock of the file."""
+    login: URL | None = None
+    """The user and the password of the connection; None: those of the manager."""
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The options of `connect` and `aconnect`."""
+
+    validate: Validate
+    isolation_level: str | None
+    check_keys: bool
+    writes: bool
+    credentials: URL | str | None
 
 
 class RoutedMap(Protocol):
@@ -80,7 +93,7 @@ class RoutedMap(Protocol):
         ...
 
 
-def connect(
+def connect(  # noqa: PLR0913 - options by name
     shard_map: RoutedMap,
     key: Any,
     *,
@@ -88,6 +101,7 @@ def connect(
     isolation_level: str | None = None,
     check_keys: bool = True,
     writes: bool = False,
+    credentials: URL | str | None = None,
 ) -> Connection:
     """Return a connection to the key's shard, in a validated transaction.
 
@@ -95,14 +109,15 @@ def connect(
     the next statement validates again; if the mapping has moved, it raises StaleMappingError,
     because the connection cannot follow it. Rows of other mappings are refused (WrongShardKeyError)
     unless `check_keys` is False. With `writes`, transactions on SQLite begin with the write lock of
-    the file.
+    the file. `credentials` is a URL with the user and the password of this connection, which has a
+    pool of its own; the global catalog is read with those of the manager.
     """
-    options = RoutingOptions(validate, isolation_level, check_keys, writes)
+    options = RoutingOptions(validate, isolation_level, check_keys, writes, login_of(credentials))
     return _route(_Route(shard_map), key, options)
 
 
 @asynccontextmanager
-async def aconnect(
+async def aconnect(  # noqa: PLR0913 - options by name
     shard_map: RoutedMap,
     key: Any,
     *,
@@ -110,10 +125,11 @@ async def aconnect(
     isolation_level: str | None = None,
     check_keys: bool = True,
     writes: bool = False,
+    credentials: URL | str | None = None,
 ) -> AsyncIterator[AsyncConnection]:
     """Return an async connection as `connect()` does: `async with map.aconnect(key) as …`."""
     path = _AsyncRoute(shard_map)
-    options = RoutingOptions(validate, isolation_level, check_keys, writes)
+    options = RoutingOptions(validate, isolation_level, check_keys, writes, login_of(credentials))
     routed = await greenlet_spawn(_route, path, key, options)
     connection = AsyncConnection(path.async_engine(routed), routed)
     try:
@@ -125,6 +141,11 @@ async def aconnect(
 def route(shard_map: RoutedMap, key: Any, options: RoutingOptions, *, is_async: bool) -> Connection:
     """Return a routed connection; with `is_async`, inside the greenlet of an async session."""
     return _route(_AsyncRoute(shard_map) if is_async else _Route(shard_map), key, options)
+
+
+def login_of(credentials: URL | str | None) -> URL | None:
+    """Return the `credentials=` of a connection or a session as a URL."""
+    return None if credentials is None else parsed_url(credentials)
 
 
 def entry_of(connection: Connection) -> "MappingEntry | None":
@@ -140,8 +161,8 @@ class _Route:
         self.map = shard_map
         self.engines = shard_map.engines
 
-    def engine(self, mapping: Mapping) -> Engine:
-        return self.engines.for_location(mapping.shard.location, is_routed=True)
+    def engine(self, mapping: Mapping, login: URL | None) -> Engine:
+        return self.engines.for_location(mapping.shard.location, is_routed=True, login=login)
 
     def find(self, key: Any) -> Mapping:
         return self.map.get(key, lookup="cache")
@@ -153,9 +174,9 @@ class _Route:
 class _AsyncRoute(_Route):
     """Does the same in a greenlet of SQLAlchemy: blocking calls run in a thread."""
 
-    def engine(self, mapping: Mapping) -> Engine:
+    def engine(self, mapping: Mapping, login: URL | None) -> Engine:
         location = mapping.shard.location
-        self._engine = self.engines.async_for_location(location, is_routed=True)
+        self._engine = self.engines.async_for_location(location, is_routed=True, login=login)
         return self._engine.sync_engine
 
     def async_engine(self, connection: Connection) -> Any:
@@ -217,7 +238,7 @@ def _route_with_retry(path: _Route, key: Any, options: RoutingOptions) -> Connec
 def _open(path: _Route, key: Any, mapping: Mapping, options: RoutingOptions) -> Connection:
     if mapping.status is not MappingStatus.ONLINE:
         raise _refusal("offline", mapping)
-    engine = path.engine(mapping)
+    engine = path.engine(mapping, options.login)
     row_keys = path.map.row_keys if options.check_keys else None
     for broken in range(DEAD_CONNECTIONS_MAX + 1):
         try:
@@ -245,6 +266,7 @@ def _open(path: _Route, key: Any, mapping: Mapping, options: RoutingOptions) -> 
         else:
             if path.engines.pauses:
                 path.engines.pauses.pop(mapping.shard.id, None)
+            path.engines.routes += 1
             return connection
     raise _unreachable(mapping)
 

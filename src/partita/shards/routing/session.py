@@ -6,10 +6,10 @@ and similar options are refused.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Self
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Generic, Self, TypeVar, overload
 
-from sqlalchemy import Connection, UpdateBase, event
+from sqlalchemy import URL, Connection, UpdateBase, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
@@ -18,6 +18,9 @@ from sqlalchemy.orm import scoped_session as sqlalchemy_scoped_session
 from partita.errors import TransactionUseError
 from partita.shards.routing import router
 from partita.shards.routing.router import RoutedMap, RoutingOptions, Validate
+
+S = TypeVar("S", bound=Session)
+A = TypeVar("A", bound=AsyncSession)
 
 _REFUSED = ("bind", "binds", "twophase", "join_transaction_mode", "sync_session_class")
 
@@ -34,6 +37,7 @@ class RoutedSession(Session):
         isolation_level: str | None = None,
         check_keys: bool = True,
         writes: bool = False,
+        credentials: URL | str | None = None,
         keyfunc: Callable[[], Any] | None = None,
         is_async: bool = False,
         **options: Any,
@@ -44,7 +48,8 @@ class RoutedSession(Session):
         super().__init__(join_transaction_mode="control_fully", **options)
         self.shard_map = shard_map
         self.key = key
-        self._options = RoutingOptions(validate, isolation_level, check_keys, writes)
+        login = router.login_of(credentials)
+        self._options = RoutingOptions(validate, isolation_level, check_keys, writes, login)
         self._keyfunc = keyfunc
         self._is_async = is_async
         self._connection: Connection | None = None
@@ -154,25 +159,30 @@ def _commit_ends(session: RoutedSession) -> None:
     session.has_committed = session.has_committed or not session.in_nested_transaction()
 
 
-class RoutedSessionmaker:
+class RoutedSessionmaker(Generic[S]):
     """A factory of sessions: `Session = tenants.sessionmaker()`, then `Session(key)`.
 
     Accepts the options of SQLAlchemy's sessionmaker except those that choose a connection.
     """
 
     def __init__(
-        self, shard_map: RoutedMap, *, class_: type[Session] = RoutedSession, **options: Any
+        self,
+        shard_map: RoutedMap,
+        *,
+        class_: type[S] = RoutedSession,  # type: ignore[assignment]
+        **options: Any,
     ) -> None:
         _check_options(options)
         self.shard_map = shard_map
-        self.class_ = _routed_class(class_)
+        self.class_: Any = _routed_class(class_)
         self.options = options
 
-    def __call__(self, key: Any, **options: Any) -> RoutedSession:
-        return self.class_(self.shard_map, key, **{**self.options, **options})
+    def __call__(self, key: Any, **options: Any) -> S:
+        made: S = self.class_(self.shard_map, key, **{**self.options, **options})
+        return made
 
     @contextmanager
-    def begin(self, key: Any) -> Iterator[RoutedSession]:
+    def begin(self, key: Any) -> Iterator[S]:
         """Open a session and a transaction that is committed at the end of the block."""
         with self(key) as session, session.begin():
             yield session
@@ -182,21 +192,24 @@ class RoutedSessionmaker:
         _check_options(options)
         self.options.update(options)
 
-    def adopt(
-        self, connection: Connection, *, close_connection: bool = False, **options: Any
-    ) -> RoutedSession:
+    def adopt(self, connection: Connection, *, close_connection: bool = False, **options: Any) -> S:
         """Return a session on a connection that `shard_map.connect(key)` returned."""
         given = {**self.options, **options}
-        return self.class_.adopt(
+        made: S = self.class_.adopt(
             self.shard_map, connection, close_connection=close_connection, **given
         )
+        return made
 
 
-class AsyncRoutedSessionmaker:
+class AsyncRoutedSessionmaker(Generic[A]):
     """A factory of async sessions: `Session = tenants.async_sessionmaker()`."""
 
     def __init__(
-        self, shard_map: RoutedMap, *, class_: type[AsyncSession] = AsyncSession, **options: Any
+        self,
+        shard_map: RoutedMap,
+        *,
+        class_: type[A] = AsyncSession,  # type: ignore[assignment]
+        **options: Any,
     ) -> None:
         _check_options(options)
         self.shard_map = shard_map
@@ -204,7 +217,7 @@ class AsyncRoutedSessionmaker:
         self._sync_class = _routed_class(class_.sync_session_class)
         self.options = options
 
-    def __call__(self, key: Any, **options: Any) -> AsyncSession:
+    def __call__(self, key: Any, **options: Any) -> A:
         _refuse(options)
         return self.class_(
             sync_session_class=self._sync_class,
@@ -215,7 +228,7 @@ class AsyncRoutedSessionmaker:
         )
 
     @asynccontextmanager
-    async def begin(self, key: Any) -> AsyncIterator[AsyncSession]:
+    async def begin(self, key: Any) -> AsyncIterator[A]:
         """Open a session and a transaction that is committed at the end of the block."""
         async with self(key) as session, session.begin():
             yield session
@@ -227,7 +240,7 @@ class AsyncRoutedSessionmaker:
 
     def adopt(
         self, connection: AsyncConnection, *, close_connection: bool = False, **options: Any
-    ) -> AsyncSession:
+    ) -> A:
         """Return a session on a connection that `shard_map.aconnect(key)` returned.
 
         The session ends the transactions of the connection, and closes it if `close_connection`.
@@ -242,12 +255,33 @@ class AsyncRoutedSessionmaker:
         return session
 
 
-def sessionmaker(shard_map: RoutedMap, **options: Any) -> RoutedSessionmaker:
+@overload
+def sessionmaker(
+    shard_map: RoutedMap, *, class_: type[S], **options: Any
+) -> RoutedSessionmaker[S]: ...
+@overload
+def sessionmaker(shard_map: RoutedMap, **options: Any) -> RoutedSessionmaker[RoutedSession]: ...
+def sessionmaker(shard_map: RoutedMap, **options: Any) -> RoutedSessionmaker[Any]:
+    """Return a factory of sessions; their class is `class_`, with routing added to it."""
     return RoutedSessionmaker(shard_map, **options)
 
 
-def async_sessionmaker(shard_map: RoutedMap, **options: Any) -> AsyncRoutedSessionmaker:
+@overload
+def async_sessionmaker(
+    shard_map: RoutedMap, *, class_: type[A], **options: Any
+) -> AsyncRoutedSessionmaker[A]: ...
+@overload
+def async_sessionmaker(
+    shard_map: RoutedMap, **options: Any
+) -> AsyncRoutedSessionmaker[AsyncSession]: ...
+def async_sessionmaker(shard_map: RoutedMap, **options: Any) -> AsyncRoutedSessionmaker[Any]:
+    """Return a factory of async sessions."""
     return AsyncRoutedSessionmaker(shard_map, **options)
+
+
+def begin(shard_map: RoutedMap, key: Any, **options: Any) -> AbstractContextManager[RoutedSession]:
+    """Open a session of a key and a transaction that is committed at the end of the block."""
+    return sessionmaker(shard_map, **options).begin(key)
 
 
 def scoped_session(
@@ -257,7 +291,7 @@ def scoped_session(
     **options: Any,
 ) -> sqlalchemy_scoped_session[RoutedSession]:
     """Return a registry with one session per scope; `keyfunc()` returns the key of the scope."""
-    make = RoutedSessionmaker(shard_map, **options)
+    make = sessionmaker(shard_map, **options)
     return sqlalchemy_scoped_session(
         lambda **given: make(keyfunc(), keyfunc=keyfunc, **given),  # type: ignore[arg-type]
         scopefunc=scopefunc,

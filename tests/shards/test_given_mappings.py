@@ -1,0 +1,84 @@
+"""A mapping is given itself, by its range, or by one of its keys, in every change of a map."""
+
+import pytest
+
+from partita.errors import MappingNotFoundError, UsageError
+from partita.shards import MappingStatus, Range
+from support import catalogs
+from support.catalogs import OFFLINE, ONLINE, NewDatabase, a_catalog, assert_catalogs_agree
+
+catalog_urls = catalogs.catalog_urls
+
+
+@pytest.mark.parametrize("given", [5, Range(0, 10)])
+def test_a_mapping_is_taken_offline_and_online_by_key_or_range(
+    catalog_urls: NewDatabase, given: object
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+
+        assert not catalog.tenants.set_offline(given).is_online
+        assert catalog.tenants.set_online(given).is_online
+        assert_catalogs_agree(catalog.tenants)
+
+
+def test_a_mapping_is_locked_split_merged_and_deleted_by_key(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        tenants = catalog.tenants
+        tenants.create_mapping(Range(0, 10), catalog.one)
+
+        with tenants.lock(5) as token:
+            assert tenants.lock_owner(Range(0, 10)) == token
+        tenants.split(5, at=4)
+        merged = tenants.merge(0, Range(4, 10))
+        tenants.set_offline(9)
+        tenants.delete_mapping(3)
+
+        assert merged.range == Range(0, 10)
+        assert tenants.mappings() == []
+
+
+def test_a_range_that_no_mapping_has_is_refused_with_those_that_it_touches(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+
+        with pytest.raises(MappingNotFoundError) as refused:
+            catalog.tenants.set_offline(Range(0, 5))
+
+        assert refused.value.facts["mappings"] == [Range(0, 10)]
+
+
+def test_two_mappings_are_merged_under_two_tokens(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        tenants = catalog.tenants
+        left, right = tenants.create_mappings([Range(0, 5), Range(5, 10)], catalog.one)
+        tokens = tenants.lock(left).token, tenants.lock(right).token
+
+        merged = tenants.merge(left, right, token=tokens)
+
+        assert (merged.range, tenants.lock_owner(merged)) == (Range(0, 10), tokens[0])
+
+
+@pytest.mark.parametrize("status", [ONLINE, OFFLINE])
+def test_shard_and_status_of_an_online_mapping_change_in_one_call(
+    catalog_urls: NewDatabase, status: MappingStatus
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+
+        moved = catalog.tenants.update_mapping(5, shard=catalog.two, status=status)
+
+        assert (moved.shard, moved.status) == (catalog.two, status)
+        assert_catalogs_agree(catalog.tenants)
+
+
+def test_the_shard_of_an_online_mapping_alone_is_not_changed(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+
+        with pytest.raises(UsageError) as refused:
+            catalog.tenants.update_mapping(5, shard=catalog.two)
+
+        assert refused.value.code == "MappingOnline"
