@@ -262,6 +262,10 @@ class KeyNotFoundError(ConflictError, KeyError):
     __str__ = PartitaError.__str__
 
 
+class VersionConflictError(ConflictError):
+    """A row does not have the version that `if_version` names."""
+
+
 class CollectionNotFoundError(ConflictError):
     """The state has no collection with this name."""
 
@@ -400,6 +404,10 @@ class InDoubtError(UnavailableError):
 
 class TransactionAbortedError(UnavailableError):
     """The transaction was aborted because the role of the replica changed."""
+
+
+class WriteConflictError(TransactionAbortedError):
+    """A row that a snapshot transaction writes was written since its snapshot."""
 
 
 class NotDurableError(UnavailableError):

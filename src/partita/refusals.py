@@ -40,6 +40,13 @@ def invalid_header(
     )
 
 
+def written_by_analytics(hint: str) -> InvalidRequestError:
+    """Return the refusal of a write to what only Storage Analytics writes."""
+    return InvalidRequestError(
+        "InsufficientAccountPermissions", "Write operations are not allowed.", hint=hint
+    )
+
+
 def missing_header(name: str, hint: str = "") -> InvalidRequestError:
     """Return the refusal of a request that lacks a header."""
     return InvalidRequestError(

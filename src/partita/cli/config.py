@@ -27,8 +27,13 @@ from partita.storage.durability import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
 """The ports that clients use by default."""
+CONSOLE_PORT = 10003
 SCRUB_DAYS, SCRUB_DAYS_MAX = 7, 365
 """The days in which everything is read once, and the most that can be set."""
+LOG_FORMATS = ("text", "json")
+SLOW_MS, SLOW_MS_MAX = 100, 3_600_000
+"""A request that takes longer is logged as slow, and the most that can be set."""
+OTEL_ONE_IN_MAX = 1_000_000_000
 CONFIG_FILE = Path("partita.toml")
 CONNECTIONS_MAX_MAX = 1_000_000
 """The largest limit of connections: above it, the limit of open files is always lower."""
@@ -106,8 +111,25 @@ class Config(msgspec.Struct, frozen=True):
     connections_max: int
     connections_per_peer_max: int
     request_log: bool
+    access_log: Path | None
+    """`-` is standard error."""
+    log_format: str
+    slow_ms: int
+    otel: bool
+    otel_one_in: int
+    """Of the requests whose client does not decide, one in so many is sampled; 0: none."""
+    metrics_port: int | None
+    """The port of the operations endpoint; None: there is none."""
+    metrics_host: str
+    metrics_token_file: Path | None
     enforce_targets: bool
     scrub_days: int
+    console: bool
+    console_host: str
+    console_port: int
+    console_read_only: bool
+    console_token_file: Path | None
+    heat: bool
     sources: dict[str, str]
 
     @property
@@ -129,6 +151,11 @@ class Config(msgspec.Struct, frozen=True):
     def is_on_network(self) -> bool:
         """Whether another machine could reach one of the sockets."""
         return not all(is_loopback(host) for host in self.host)
+
+    @property
+    def has_metrics_on_network(self) -> bool:
+        """Whether another machine could reach the operations endpoint."""
+        return self.metrics_port is not None and not is_loopback(self.metrics_host)
 
     @property
     def has_development_key(self) -> bool:
@@ -164,7 +191,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
             raise
     config = Config(**values, sources=sources)
     if config.is_on_network and _contains_secrets(from_file):
-        _refuse_if_shared(file, file.stat())
+        refuse_if_shared(file, file.stat())
     return config
 
 
@@ -175,14 +202,17 @@ def check(config: Config) -> None:
         raise _invalid("TLS needs a certificate and a key.", hint="Give --tls-cert and --tls-key.")
     if not config.ports:
         raise _invalid("Every service is turned off.", hint="Leave out one of the --no-... flags.")
-    chosen = [port for port in config.ports.values() if port]
+    chosen = [port for port in (*config.ports.values(), config.metrics_port) if port]
     if len(set(chosen)) != len(chosen):
         raise _invalid(
             "Two services have the same port.",
-            hint="Give --blob-port, --queue-port and --table-port different numbers.",
+            hint="Give --blob-port, --queue-port, --table-port and --metrics-port different"
+            " numbers.",
         )
     if config.tls_key is not None and config.tls_key.exists():
-        _refuse_if_shared(config.tls_key, config.tls_key.stat())
+        refuse_if_shared(config.tls_key, config.tls_key.stat())
+    if config.console:
+        _check_console(config)
     if not config.is_on_network:
         return
     short = [account.name for account in config.accounts if account.has_short_key]
@@ -197,6 +227,25 @@ def check(config: Config) -> None:
             " everyone knows it.",
             hint="Give an account of your own (--account NAME --account-key-file FILE), or bind"
             " to 127.0.0.1, or accept the risk with --allow-development-key-on-network.",
+        )
+
+
+def _check_console(config: Config) -> None:
+    """Refuse a console that other machines could read along with, or whose key is public."""
+    if config.console_port and config.console_port in config.ports.values():
+        raise _invalid("The console and a service have the same port.", hint="Give --console-port.")
+    if is_loopback(config.console_host):
+        return
+    if config.tls_cert is None:
+        message = f"The console must not be served on {config.console_host} without TLS."
+        hint = "Give --tls-cert and --tls-key, or serve it on 127.0.0.1 (--console-host)."
+        raise _invalid(message, hint=hint)
+    if config.has_development_key:
+        message = f"The console must not serve the well-known account on {config.console_host}."
+        raise _invalid(
+            message,
+            hint="Give an account of your own (--account NAME --account-key-file FILE), or serve it"
+            " on 127.0.0.1 (--console-host).",
         )
 
 
@@ -250,6 +299,11 @@ def warnings(config: Config) -> list[str]:
             "requests are sent over the network without TLS: others can read and repeat them."
             " Give --tls-cert and --tls-key, or put a TLS proxy in front."
         )
+    if config.has_metrics_on_network and config.tls_cert is None:
+        said.append(
+            "the token of the operations endpoint is sent over the network without TLS: others can"
+            " read it. Give --tls-cert and --tls-key, or bind --metrics-host to 127.0.0.1."
+        )
     if config.allow_old_sas:
         said.append(
             "service SAS of versions before 2015-02-21 are accepted: one of a queue is also valid"
@@ -297,6 +351,10 @@ def _text(raw: object) -> str:
     return raw.strip()
 
 
+def _host(raw: object, _folder: Path) -> str:
+    return _text(raw).removeprefix("[").removesuffix("]")
+
+
 def _store(raw: object, _folder: Path) -> Address:
     """Read where the accounts are; the text is not repeated in an error, it may have a password."""
     text = _text(raw)
@@ -341,6 +399,33 @@ def _days(raw: object, _folder: Path) -> int:
         message = f"A whole number of days from 0 (never) to {SCRUB_DAYS_MAX} is required."
         raise _invalid(message)
     return int(text)
+
+
+def _milliseconds(raw: object, _folder: Path) -> int:
+    text = str(raw)
+    if not (text.isascii() and text.isdigit()) or int(text) > SLOW_MS_MAX:
+        message = f"A whole number of milliseconds from 0 (never) to {SLOW_MS_MAX:,} is required."
+        raise _invalid(message)
+    return int(text)
+
+
+def _one_in(raw: object, _folder: Path) -> int:
+    text = str(raw)
+    if not (text.isascii() and text.isdigit()) or int(text) > OTEL_ONE_IN_MAX:
+        message = f"A whole number from 0 (none) to {OTEL_ONE_IN_MAX:,} is required."
+        raise _invalid(message)
+    return int(text)
+
+
+def _log_file(raw: object, folder: Path) -> Path:
+    return Path("-") if raw == "-" else _path(raw, folder)
+
+
+def _log_format(raw: object, _folder: Path) -> str:
+    if raw not in LOG_FORMATS:
+        message = f"A log format is {' or '.join(LOG_FORMATS)}."
+        raise _invalid(message)
+    return str(raw)
 
 
 def _count(raw: object, _folder: Path) -> int:
@@ -409,14 +494,14 @@ def _read_keys(path: Path) -> list[str]:
     """Read a key file: one key per line."""
     try:
         with path.open(encoding="utf-8") as file:
-            _refuse_if_shared(path, os.fstat(file.fileno()))
+            refuse_if_shared(path, os.fstat(file.fileno()))
             return file.read().split()
     except (OSError, ValueError) as error:
         message = f"The key file {path} cannot be read."
         raise _invalid(message) from error
 
 
-def _refuse_if_shared(path: Path, facts: os.stat_result) -> None:
+def refuse_if_shared(path: Path, facts: os.stat_result) -> None:
     """Raise if other users can read a file with keys; the rule of PostgreSQL for its key file."""
     user = os.geteuid()
     # A group may read a file of root, which gives it to the user of the server in this way.
@@ -487,7 +572,21 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "connections_max": (_count, HttpLimits().connections_max),
     "connections_per_peer_max": (_count, HttpLimits().connections_per_peer_max),
     "request_log": (_truth, False),
+    "access_log": (_log_file, None),
+    "log_format": (_log_format, "text"),
+    "slow_ms": (_milliseconds, SLOW_MS),
+    "otel": (_truth, False),
+    "otel_one_in": (_one_in, 0),
+    "metrics_port": (_port, None),
+    "metrics_host": (_host, "127.0.0.1"),
+    "metrics_token_file": (_path, None),
     "enforce_targets": (_truth, False),
     "scrub_days": (_days, SCRUB_DAYS),
+    "console": (_truth, False),
+    "console_host": (_host, "127.0.0.1"),
+    "console_port": (_port, CONSOLE_PORT),
+    "console_read_only": (_truth, False),
+    "console_token_file": (_path, None),
+    "heat": (_truth, True),
 }
 """Every setting: how it is read, relative to which folder, and its default."""

@@ -34,7 +34,7 @@ async def opened_place(config: Config) -> AsyncIterator[Place]:
                 blob_store = blobs.as_uri()
         elif config.is_on_postgresql:
             where = config.store.text
-        yield Place(where, config.durability, blob_store, config.clock_check)
+        yield Place(where, config.durability, blob_store, config.clock_check, config.heat)
 
 
 @contextlib.contextmanager

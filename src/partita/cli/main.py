@@ -25,17 +25,31 @@ COMPLETE_VARIABLE = "_PARTITA_COMPLETE"
 FAMILIES = {
     "serve": "partita.cli.settings:serve",
     "config": "partita.cli.settings:config",
+    "console": "partita.cli.console.commands:console",
     "reload": "partita.cli.settings:reload",
     "verify": "partita.cli.account.commands:verify",
+    "import": "partita.cli.bulk.commands:import_",
+    "export": "partita.cli.bulk.commands:export",
+    "copy": "partita.cli.bulk.commands:copy",
+    "query": "partita.cli.bulk.commands:query",
+    "count": "partita.cli.bulk.commands:count",
+    "delete-where": "partita.cli.bulk.commands:delete_where",
+    "sas": "partita.cli.bulk.commands:sas",
+    "messages": "partita.cli.messages.commands:messages",
+    "blobs": "partita.cli.blobs.commands:blobs",
     "account": "partita.cli.account.commands:account",
+    "heat": "partita.cli.heat.commands:heat",
+    "tables": "partita.cli.space.commands:tables",
+    "compact": "partita.cli.space.commands:compact",
     "fleet": "partita.cli.fleet.commands:fleet",
     "state": "partita.cli.state.commands:state",
     "shards": "partita.cli.shards.commands:shards",
     "patterns": "partita.cli.patterns.commands:patterns",
     "nats": "partita.cli.nats.commands:nats",
+    "top": "partita.cli.top.commands:top",
 }
 """Each verb or family of verbs is imported when it is used."""
-_MAY_FIND_DAMAGE = {"account", "backup", "restore", "state", "patterns", "verify"}
+_MAY_FIND_DAMAGE = {"account", "backup", "compact", "restore", "state", "patterns", "verify"}
 """Verbs that end with status 1 if what was stored is damaged."""
 
 

@@ -8,29 +8,37 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import os
 import resource
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 import partita
+from partita.addresses import is_loopback
 from partita.cli.config import Config, check, warnings
 from partita.cli.local_store import opened_place
+from partita.cli.operations import token_of
 from partita.cli.reload import ServeFile, reload, serve_file
 from partita.clock import SystemClock
-from partita.errors import PartitaError
+from partita.errors import ConfigurationError, PartitaError
+from partita.heat.answers import route as heat_route
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Accounts
 from partita.service.accounts.respond import Front
+from partita.service.analytics.recorder import Recorder
 from partita.service.backup.scrubbing import Scrubber
+from partita.service.hosting.locations import Remote
 from partita.service.hosting.opening import open_accounts
 from partita.service.hosting.server import Server, Servers, TlsFiles, run, serve_until_stopped
 from partita.service.hosting.services import KINDS, ServiceKind
 from partita.service.http.connections import ByteBudget
-from partita.service.http.message_bytes import HttpLimits, LoggedRequest
+from partita.service.http.message_bytes import HttpLimits
+from partita.service.observing.logs import Logs, RequestLogs, SlowLog
+from partita.service.observing.meter import ServiceMeter
+from partita.service.observing.operations import Operations
 from partita.ticks import Clock
 
 _DEVELOPMENT_ENDPOINTS = {
@@ -41,6 +49,8 @@ OPEN_FILES_MAX = 65536
 """The limit that is requested: the connections of three services, and a file for many of them."""
 CONNECTIONS_SHARE = 0.8
 """The part of the open files that connections may have: blobs, databases and logs need the rest."""
+OPERATIONS_LIMITS = HttpLimits(connections_max=64, body_bytes_max=64 * 1024)
+"""Of the operations endpoint: a few readers, which send no bodies."""
 _RESERVED = HttpLimits().reserved_connections_max
 _LABELS = {"blobs": "Blob", "queues": "Queue", "tables": "Table"}
 """The names of the services in connection strings."""
@@ -68,6 +78,11 @@ class Start(msgspec.Struct, frozen=True):
     """sqlite, postgres (in the folder), or the URL of a database without its login."""
     path: str | None
     durability: str
+    metrics_endpoint: str | None = None
+    metrics_token: str | None = None
+    """Only if it is in no file."""
+    console: str | None = None
+    """The address of the console, with its token."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -76,6 +91,10 @@ class Built(msgspec.Struct, frozen=True):
     servers: dict[str, Server]
     """By the name of the service."""
     accounts: Accounts
+    operations: Operations
+    operations_server: Server | None
+    operations_token: str
+    """Empty if a file has it."""
     stopping: asyncio.Event
     failed: asyncio.Event
     """Set by a store that failed to sync: the process must end and recover by a restart."""
@@ -84,9 +103,17 @@ class Built(msgspec.Struct, frozen=True):
 def serve(config: Config, *, as_json: bool, read: Callable[[], Config]) -> int:
     """Serve until a signal stops it; return the exit status. `read` reads the settings again."""
     check(config)
-    logging.basicConfig(stream=sys.stderr, format="partita: %(levelname)s: %(message)s")
-    if config.request_log:
+    logs = Logs(as_json=config.log_format == "json", access=config.access_log)
+    logger.setLevel(logging.INFO)
+    if config.request_log or config.access_log:
         logging.getLogger("partita").setLevel(logging.INFO)  # it says why a request was refused
+    try:
+        return _serve_with(config, logs, read, as_json=as_json)
+    finally:
+        logs.close()
+
+
+def _serve_with(config: Config, logs: Logs, read: Callable[[], Config], *, as_json: bool) -> int:
     said = warnings(config)
     fitting = connections_that_fit(raise_open_files(), len(config.ports))
     if fitting < config.connections_max:
@@ -95,9 +122,9 @@ def serve(config: Config, *, as_json: bool, read: Callable[[], Config]) -> int:
             f" {config.connections_max}: raise it (ulimit -n), or lower --connections-max."
         )
     for warning in said:
-        print("partita: warning:", warning, file=sys.stderr)
+        logger.warning("%s", warning)
     connections_max = min(fitting, config.connections_max)
-    return run(lambda: _serve(config, connections_max, read, as_json=as_json))
+    return run(lambda: _serve(config, connections_max, logs, read, as_json=as_json))
 
 
 def raise_open_files() -> int:
@@ -123,10 +150,18 @@ def connections_that_fit(open_files: int, services: int) -> int:
 
 
 async def _serve(
-    config: Config, connections_max: int, read: Callable[[], Config], *, as_json: bool
+    config: Config,
+    connections_max: int,
+    logs: Logs,
+    read: Callable[[], Config],
+    *,
+    as_json: bool,
 ) -> int:
-    async with build(config, connections_max) as built:
-        servers = Servers(list(built.servers.values()))
+    async with build(config, connections_max, logs) as built:
+        all_servers = dict(built.servers)
+        if built.operations_server is not None:
+            all_servers["operations"] = built.operations_server
+        servers = Servers(list(all_servers.values()))
         await servers.start()
         with serve_file(config.folder) as found:
             has_terminal = _has_terminal()
@@ -135,15 +170,111 @@ async def _serve(
                 if has_terminal and not _has_terminal():
                     built.stopping.set()  # the terminal was closed
                 else:
-                    _reload(config, read, built, found)
+                    logs.reopen()
+                    _reload(config, read, built, found, all_servers)
 
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
-            running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
-            await asyncio.sleep(0)  # signals are handled before the start is printed
-            start = start_of(config, {name: server.port for name, server in built.servers.items()})
-            print(as_line(start) if as_json else as_text(start), flush=True)
-            status = await running
-    return 1 if built.failed.is_set() else status
+            async with _console(config, built) as console:
+                running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
+                await asyncio.sleep(0)  # signals are handled before the start is printed
+                ports = {name: server.port for name, server in built.servers.items()}
+                start = _with_operations(start_of(config, ports, console), config, built)
+                print(as_line(start) if as_json else as_text(start), flush=True)
+                endpoints = (f"{name} on port {each.port}" for name, each in all_servers.items())
+                logger.info(
+                    "Partita %s started, process %d: %s; data: %s",
+                    partita.__version__,
+                    os.getpid(),
+                    ", ".join(endpoints),
+                    _place_of(start),
+                )
+                status = await running
+            logger.info("Stopping: closing the stores.")
+    if built.failed.is_set():
+        logger.error("Stopped after a failure of the store.")
+        return 1
+    logger.info("Stopped.")
+    return status
+
+
+@contextlib.asynccontextmanager
+async def _console(config: Config, built: Built) -> AsyncIterator[str | None]:
+    """Serve the console beside the services if it is turned on; yield its address.
+
+    It is a client of the services on loopback. If they listen with TLS or on other addresses only,
+    it gets listeners of its own, because no certificate names 127.0.0.1.
+    """
+    if not config.console:
+        yield None
+        return
+    from partita.console.hosting import (  # noqa: PLC0415 - only with a console
+        ConsoleSettings,
+        console_beside,
+    )
+    from partita.console.token_file import TOKEN_FILE, new_token, read_or_create  # noqa: PLC0415
+
+    clock = SystemClock()
+    file = config.console_token_file or (config.folder and config.folder / TOKEN_FILE)
+    settings = ConsoleSettings(
+        token=read_or_create(file, clock) if file else new_token(clock),
+        host=config.console_host,
+        port=config.console_port,
+        tls=None if is_loopback(config.console_host) else _tls_of(config),
+        allowed_hosts=config.allowed_host,
+        is_read_only=config.console_read_only,
+    )
+    async with contextlib.AsyncExitStack() as opened:
+        servers = built.servers
+        if config.tls_cert or not any(map(_is_reached_on_loopback, config.host)):
+            servers = await opened.enter_async_context(_loopback_servers(config, built, clock))
+        remotes = [
+            Remote(
+                {
+                    name: f"http://127.0.0.1:{each.port}/{account.name}"
+                    for name, each in servers.items()
+                },
+                account.name,
+                account.keys[0],
+            )
+            for account in config.accounts
+        ]
+        yield await opened.enter_async_context(
+            console_beside(remotes, settings, built.operations.ask)
+        )
+
+
+@contextlib.asynccontextmanager
+async def _loopback_servers(
+    config: Config, built: Built, clock: Clock
+) -> AsyncIterator[dict[str, Server]]:
+    inner = msgspec.structs.replace(
+        config,
+        host=("127.0.0.1",),
+        tls_cert=None,
+        tls_key=None,
+        blob_port=0,
+        queue_port=0,
+        table_port=0,
+    )
+    budget = ByteBudget(HttpLimits().unauthenticated_bytes_max)
+    servers = {
+        kind.name: _server_of(
+            *(kind, inner, built.accounts, clock, budget, None),
+            meter=built.operations.meters[kind.name],
+        )
+        for kind in KINDS
+        if kind.name in built.servers
+    }
+    together = Servers(list(servers.values()))
+    await together.start()
+    try:
+        yield servers
+    finally:
+        await together.stop(0)
+
+
+def _is_reached_on_loopback(host: str) -> bool:
+    return _reachable(host) == "127.0.0.1"
 
 
 def _has_terminal() -> bool:
@@ -156,11 +287,16 @@ def _has_terminal() -> bool:
 
 
 def _reload(
-    config: Config, read: Callable[[], Config], built: Built, found: ServeFile | None
+    config: Config,
+    read: Callable[[], Config],
+    built: Built,
+    found: ServeFile | None,
+    servers: Mapping[str, Server],
 ) -> None:
     error, restart = "", []
+    with_tls = {name: server for name, server in servers.items() if server.scheme == "https"}
     try:
-        restart = reload(config, read, built.accounts, built.servers)
+        restart = reload(config, read, built.accounts, with_tls)
     except PartitaError as refused:
         error = f"{refused.message} {refused.hint}".strip()
     if error:
@@ -174,7 +310,9 @@ def _reload(
 
 
 @contextlib.asynccontextmanager
-async def build(config: Config, connections_max: int | None = None) -> AsyncIterator[Built]:
+async def build(
+    config: Config, connections_max: int | None = None, logs: Logs | None = None
+) -> AsyncIterator[Built]:
     """Build the whole server; close it at the end.
 
     An account has one store for all services, a service one front and one server for all accounts.
@@ -201,21 +339,120 @@ async def build(config: Config, connections_max: int | None = None) -> AsyncIter
                 scrubber.start()
         known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
         budget = ByteBudget(HttpLimits().unauthenticated_bytes_max)
+        meters = {kind.name: ServiceMeter(kind.name) for kind in KINDS if kind.name in config.ports}
         servers = {
-            kind.name: _server_of(kind, config, known, clock, budget, connections_max)
+            kind.name: _server_of(
+                kind, config, known, clock, budget, connections_max, meter=meters[kind.name]
+            )
             for kind in KINDS
             if kind.name in config.ports
         }
-        yield Built(servers, known, stopping, failed)
+        recorder = Recorder(accounts, meters, clock)
+        opened.push_async_callback(recorder.close)
+        recorder.start()
+        token, token_file = "", None
+        if config.metrics_port is not None:
+            token, token_file = token_of(config, clock)
+        operations = _operations_of(config, meters, known, clock, token)
+        operations.servers.update(servers)
+        _observe(config, operations, clock, logs)
+        if config.otel:
+            opened.push_async_callback(asyncio.to_thread, _trace(config, operations, clock))
+        yield Built(
+            servers,
+            known,
+            operations,
+            _operations_server_of(config, operations, clock),
+            "" if token_file is not None else token,
+            stopping,
+            failed,
+        )
 
 
-def _server_of(
+def _observe(config: Config, operations: Operations, clock: Clock, logs: Logs | None) -> None:
+    """Connect the logs with the counters of each service."""
+    slow = SlowLog(clock, config.slow_ms / 1000 if config.slow_ms else math.inf)
+    operations.routes["/api/v1/slow"] = slow.answer
+    for meter in operations.meters.values():
+        slow.follow(meter)
+        if logs is not None:
+            log = RequestLogs(clock, logs.messages, has_text=config.request_log, access=logs.access)
+            log.follow(meter)
+    if logs is not None:
+        operations.log_dropped = logs.dropped
+
+
+def _trace(config: Config, operations: Operations, clock: Clock) -> Callable[[], None]:
+    """Export traces of all services; return what exports the last ones."""
+    try:
+        from partita.service.observing.traces import (  # noqa: PLC0415 - it needs an extra
+            Traces,
+            otlp_processor,
+        )
+    except ImportError as error:
+        raise ConfigurationError(
+            "Configuration",
+            "Traces need packages that are not installed.",
+            facts={"package": error.name or ""},
+            hint="Run: pip install 'partita[otel]', or leave --otel out.",
+        ) from error
+    traces = Traces(clock, otlp_processor(), version=partita.__version__, one_in=config.otel_one_in)
+    for meter in operations.meters.values():
+        traces.follow(meter)
+    return traces.close
+
+
+def _operations_of(
+    config: Config,
+    meters: Mapping[str, ServiceMeter],
+    accounts: Accounts,
+    clock: Clock,
+    token: str,
+) -> Operations:
+    backings = {name: account.backing for name, account in accounts.items()}
+    is_shared = config.is_on_postgresql and bool(backings)
+    operations = Operations(
+        meters,
+        {"" if is_shared else name: backing.meter for name, backing in backings.items()},
+        clock,
+        version=partita.__version__,
+        token=token,
+        is_on_network=config.has_metrics_on_network,
+        why_not_ready=lambda: _why_not_ready(accounts),
+    )
+    operations.accounts = tuple(accounts)
+    first = next(iter(accounts.values()))
+    operations.routes["/api/v1/heat"] = heat_route(first.heat, first.name, clock)
+    return operations
+
+
+def _operations_server_of(config: Config, operations: Operations, clock: Clock) -> Server | None:
+    if config.metrics_port is None:
+        return None
+    return Server(
+        operations.respond,
+        hosts=[config.metrics_host],
+        port=config.metrics_port,
+        limits=OPERATIONS_LIMITS,
+        tls=_tls_of(config) if config.has_metrics_on_network else None,
+        clock=clock,
+        has_fixed=False,
+    )
+
+
+def _why_not_ready(accounts: Accounts) -> str:
+    return next(filter(None, (each.backing.why_not_ready for each in accounts.values())), "")
+
+
+def _server_of(  # noqa: PLR0913 - what the server of a service is built from
     kind: ServiceKind,
     config: Config,
     accounts: Accounts,
     clock: Clock,
     budget: ByteBudget,
     connections_max: int | None,
+    *,
+    meter: ServiceMeter,
 ) -> Server:
     front = Front(
         kind.build(accounts, clock), accounts, clock, allowed_hosts=frozenset(config.allowed_host)
@@ -231,10 +468,8 @@ def _server_of(
         ),
         tls=_tls_of(config),
         clock=clock,
-        log=_log_request if config.request_log else None,
-        why_not_ready=lambda: next(
-            filter(None, (account.backing.why_not_ready for account in accounts.values())), ""
-        ),
+        observer=meter,
+        why_not_ready=lambda: _why_not_ready(accounts),
         dialect=kind.dialect,
         budget=budget,
     )
@@ -246,16 +481,20 @@ def _tls_of(config: Config) -> TlsFiles | None:
     return TlsFiles(config.tls_cert, config.tls_key)
 
 
-def _log_request(done: LoggedRequest) -> None:
-    target = f"{done.path}?{done.query}" if done.query else done.path
-    with contextlib.suppress(OSError):  # the terminal was closed, which sends SIGHUP
-        sys.stderr.write(
-            f"{done.peer} {done.method} {target} {done.status} {done.duration_seconds * 1000:.1f}ms"
-            f" {done.body_bytes}B {done.request_id}\n"
-        )
+def _with_operations(start: Start, config: Config, built: Built) -> Start:
+    """Add where the operations endpoint is, and its token if it is in no file."""
+    server = built.operations_server
+    if server is None:
+        return start
+    host = _reachable(config.metrics_host)
+    return msgspec.structs.replace(
+        start,
+        metrics_endpoint=f"{server.scheme}://{host}:{server.port}",
+        metrics_token=built.operations_token or None,
+    )
 
 
-def start_of(config: Config, ports: Mapping[str, int]) -> Start:
+def start_of(config: Config, ports: Mapping[str, int], console: str | None = None) -> Start:
     """Return where and how the first account is reached; `ports` by the name of the service."""
     account = config.accounts[0]
     scheme = "https" if config.tls_cert else "http"
@@ -281,6 +520,7 @@ def start_of(config: Config, ports: Mapping[str, int]) -> Start:
         store=config.store.shown,
         path=None if config.folder is None else str(config.folder.absolute()),
         durability="memory" if config.in_memory else config.durability.value,
+        console=console,
     )
 
 
@@ -306,6 +546,9 @@ def as_text(start: Start) -> str:
         f"  data               {_place_of(start)} ({_DURABILITY[start.durability]})",
         f"  connection string  {start.connection_string}",
         *([f"  further accounts   {others}"] if others else []),
+        *([f"  console            {start.console}"] if start.console else []),
+        *([f"  operations         {start.metrics_endpoint}"] if start.metrics_endpoint else []),
+        *([f"  operations token   {start.metrics_token}"] if start.metrics_token else []),
         "",
         *(f"  {line}" for line in _first_steps(list(served)[-1], start.connection_string)),
         "",

@@ -73,13 +73,40 @@ SETTINGS = (
         "--connections-per-peer-max N",
         "Of them, from one IPv4 address or one IPv6 /64 network (2048).",
     ),
+    option("--metrics-port N", "Port of the operations endpoint, usually 10004 (none)."),
+    option("--metrics-host ADDRESS", "Its address; beyond loopback it needs a token (127.0.0.1)."),
+    option(
+        "--metrics-token-file FILE",
+        "File of its token, created if it is missing (operations.token in the data folder).",
+    ),
     _switch("request-log", "Print one line per request on standard error (off)."),
+    option(
+        "--access-log FILE",
+        "Write one JSON object per request to a file; -: to standard error (none).",
+    ),
+    option("--log-format text|json", "Lines of text, or one JSON object a line (text)."),
+    _switch("otel", "Export traces by OpenTelemetry, as OTEL_EXPORTER_OTLP_* configure it (off)."),
+    option(
+        "--otel-one-in N",
+        "Trace one in N of the requests whose client does not decide; 0: none (0).",
+    ),
+    option("--slow-ms N", "Log requests that take longer, with plan and advice; 0: never (100)."),
     _switch(
         "enforce-targets",
         "Answer 503 above the targets of the cloud: 2,000 entities per second in a partition, "
         "20,000 in an account (off).",
     ),
     option("--scrub-days N", "Read everything once in N days to find damage; 0: never (7)."),
+    _switch("console", "Serve the console for browsers, and print its address (off)."),
+    option("--console-host ADDRESS", "Address of the console; not loopback: with TLS (127.0.0.1)."),
+    option("--console-port N", "Port of the console; 0: a free one (10003)."),
+    _switch("console-read-only", "Let the console change nothing (off)."),
+    option(
+        "--console-token-file FILE",
+        "File of the console's token (console.token in the data folder; elsewhere a new one for"
+        " each start).",
+    ),
+    _switch("heat", "Sample the load of tables by key ranges, for `partita heat` (on)."),
 )
 
 

@@ -7,10 +7,12 @@ is recorded, so that a test can cut the power after each event of a run.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from partita.errors import StoreFullError, StoreStoppedError
+
+T = TypeVar("T")
 
 SECTOR_BYTES = 512
 
@@ -217,7 +219,8 @@ class SimDisk:
         content = self._file(name).content
         return bytes(content[start:] if count < 0 else content[start : start + count])
 
-    def create(self, name: str) -> "SimFile":
+    def create(self, name: str, *, is_apart: bool = False) -> "SimFile":
+        del is_apart
         self._check_in_use()
         self._record(Create(name))
         return SimFile(self, self._file(name), name, 0)
@@ -235,6 +238,9 @@ class SimDisk:
     def remove(self, name: str) -> None:
         self._file(name)
         self._record(Remove(name))
+
+    async def aside(self, call: Callable[[], T]) -> T:
+        return call()
 
     async def sync_folder(self) -> None:
         self._check_in_use()

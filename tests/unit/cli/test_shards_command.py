@@ -720,7 +720,7 @@ VERBS = {
         "upgrade_store": "upgrade-catalogs",
     },
     ShardMap: {
-        **dict.fromkeys(("get", "find"), "lookup"),
+        **dict.fromkeys(("get", "find", "resolve"), "lookup"),
         **dict.fromkeys(("mappings", "keys"), "mappings"),
         **dict.fromkeys(("shards", "get_shard", "find_shard"), "list"),
         "create_shard": "add-shard",
@@ -743,6 +743,10 @@ VERBS = {
         **dict.fromkeys(("add_shard", "adopt"), "add-shard"),
         "remove_shard": "remove-shard",
         "upgrade": "upgrade",
+        "downgrade": "downgrade",
+        "execute_on_all": "execute",
+        "create_database": "create-database",
+        "drop_database": "drop-database",
         "status": "status",
         "check_drift": "drift",
         "move": "move",
@@ -760,7 +764,7 @@ VERBS = {
 """The verb that does what a method does; several methods may be one verb."""
 FOR_PROGRAMS = {
     *("connect", "aconnect", "sessionmaker", "async_sessionmaker", "scoped_session"),
-    *("run", "arun", "routed", "close", "aclose"),
+    *("run", "arun", "routed", "close", "aclose", "begin", "connect_shard"),
     *("find_cached", "forget", "load", "epoch", "row", "adopt_schema", "mapping_of", "shard_of"),
     *("current_shards", "forget_shards"),
 }
@@ -1025,6 +1029,36 @@ def test_upgrade_brings_every_shard_to_the_newest_revision(folder: Path, capsys:
     assert done.splitlines()[1].split()[0] == "shard2"
     again = run_json(capsys, *wanted)
     assert {one["state"] for one in again["shards"]} == {"current"}
+
+
+def test_downgrade_undoes_revisions_on_every_shard(folder: Path, capsys: Capture) -> None:
+    project = str(a_project_and_shards(folder, 2))
+
+    facts = run_json(capsys, "downgrade", "one", "--alembic", project)
+
+    states = [(one["state"], one["before"], one["after"]) for one in facts["shards"]]
+    assert states == [("downgraded", "three", "one")] * 2
+
+
+def test_execute_reports_on_each_shard_and_continues_by_name(folder: Path, capsys: Capture) -> None:
+    a_project_and_shards(folder, 2)
+    statement = ("execute", "CREATE TABLE later (id INTEGER)", "--name", "later")
+
+    first = run_json(capsys, *statement)
+    again = run(capsys, *statement)
+    failed = run(capsys, "execute", "CREATE TABLE later (id INTEGER)", status=1)
+
+    assert [one["state"] for one in first["shards"]] == ["executed"] * 2
+    assert again.count("executed before") == 2
+    assert failed.splitlines()[-1].startswith("Not all shards have executed it")
+    assert run_json(capsys, "execute", "VACUUM", "--autocommit")["is_complete"]
+
+
+def test_a_database_is_created_and_dropped(fleet: Path, capsys: Capture) -> None:
+    assert "exists" not in run(capsys, "create-database", "sqlite:///three.db")
+    assert "exists" in run(capsys, "create-database", "sqlite:///three.db")
+    assert "no such" not in run(capsys, "drop-database", "sqlite:///three.db")
+    assert not (fleet / "three.db").exists()
 
 
 def test_upgrade_writes_the_pending_sql_instead(folder: Path, capsys: Capture) -> None:

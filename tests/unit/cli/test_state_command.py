@@ -18,9 +18,9 @@ import pytest
 
 import partita
 from partita.cli.main import main
-from partita.cli.state.export import plain_key, plain_value
 from partita.clock import ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
+from partita.reliable.observing.plain_rows import plain_key, plain_value
 from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import read_file, write_file
 from partita.reliable.storage.os_disk import OsDisk

@@ -20,7 +20,7 @@ from partita.blobs.rules.model import (
     Listing,
     Terms,
 )
-from partita.blobs.rules.names import check_container_name
+from partita.blobs.rules.names import LOGS, check_container_name
 from partita.blobs.rules.stored_format import StoredContainer, container_of
 from partita.blobs.store.contract import BlobStore, Scan
 from partita.errors import ConflictError
@@ -109,11 +109,18 @@ class Containers:
         return outcome
 
     async def list_containers(
-        self, *, prefix: str = "", marker: str = "", limit: int = limits.LIST_ITEMS_MAX
+        self,
+        *,
+        prefix: str = "",
+        marker: str = "",
+        limit: int = limits.LIST_ITEMS_MAX,
+        with_system: bool = False,
     ) -> ContainerListing:
+        """List containers by name; that of Storage Analytics only `with_system`."""
         start = max(prefix, listing.place_of(marker)[0])
         now = self._store.now()
-        rows = await self._store.list_containers(start, listing.end_of(prefix), limit + 1)
+        rows = await self._store.list_containers(start, listing.end_of(prefix), limit + 2)
+        rows = [row for row in rows if with_system or row.name != LOGS]
         following = listing.marker_of((rows[limit].name, 0)) if len(rows) > limit else None
         shown = [container_of(row.name, row.facts, now) for row in rows[:limit]]
         return ContainerListing(shown, following)

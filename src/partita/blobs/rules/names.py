@@ -12,7 +12,9 @@ from partita.errors import InvalidRequestError, LimitExceededError
 from partita.refusals import invalid_name, invalid_name_length, invalid_parameter
 from partita.ticks import TICKS_PER_SECOND
 
-SPECIAL_CONTAINERS = frozenset({"$root", "$web", "$logs"})
+LOGS = "$logs"
+"""The container of Storage Analytics: clients read it and delete its blobs, and do not list it."""
+SPECIAL_CONTAINERS = frozenset({"$root", "$web", LOGS})
 
 LIVE = 2**63 - 1
 """The snapshot time of the blob itself: it sorts after all snapshots."""

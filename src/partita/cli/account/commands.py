@@ -20,6 +20,7 @@ from partita.cli.kit.commands import (
 )
 from partita.cli.kit.errors import in_one_line, not_installed
 from partita.cli.kit.facts import show
+from partita.cli.kit.numbers import POSITIVE_COUNT
 
 CONNECT = option(
     "--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."
@@ -29,7 +30,7 @@ BACKUP = Argument("BACKUP", "Folder that `partita account backup` made.")
 
 
 def _run(given: Given, verb: str) -> int:
-    facts = load(f"partita.cli.account.verbs:{verb}")(given)
+    facts = load(f"partita.cli.account.{verb}")(given)
     show(facts, is_json=given.json)
     return int(facts.exit_status)
 
@@ -84,9 +85,16 @@ account = Family(
         option("--to DIR", "Folder of the backups; a full backup creates it.", required=True),
         flag("--incremental", "Only what is new since the newest backup there."),
         ACCOUNT,
+        flag("--all", "All accounts, each in a folder of its name below DIR."),
+        option(
+            "--keep N",
+            "Take the backup in a new folder below DIR; then remove all but the newest N.",
+            type=POSITIVE_COUNT,
+        ),
+        flag("--compress", "Compress with zstd if zstandard is installed, else with gzip."),
         JSON,
         QUIET,
-        runs=lambda given: _run(given, "back_up_account"),
+        runs=lambda given: _run(given, "backups:back_up_account"),
         example="partita account backup --connect ./partita-data --to /mnt/backups/monday",
     ),
     Verb(
@@ -96,10 +104,12 @@ account = Family(
         option("--to DATA", "Folder of the data, as serve --path names it."),
         option("--account NAME", "Another name for the account."),
         option("--up-to NUMBER", "Restore this backup of the chain instead of the newest."),
+        option("--table NAME", "Restore only this table, into an account that is not served."),
+        click.Option(["--as", "new_name"], metavar="NAME", help="Another name for the table."),
         OldOption("--check", "check", "`partita account verify BACKUP`", is_flag=True),
         JSON,
         QUIET,
-        runs=lambda given: _run(given, "restore_account"),
+        runs=lambda given: _run(given, "backups:restore_account"),
         example="partita account restore /mnt/backups/monday --to ./partita-data",
     ),
     Verb(
@@ -108,7 +118,7 @@ account = Family(
         BACKUP,
         JSON,
         QUIET,
-        runs=lambda given: _run(given, "verify_backup"),
+        runs=lambda given: _run(given, "backups:verify_backup"),
         example="partita account verify /mnt/backups/monday",
     ),
     Verb(
@@ -141,6 +151,6 @@ verify = Verb(
     option("--rate MIB", "MiB to read per second at most (64)."),
     JSON,
     QUIET,
-    runs=lambda given: _run(given, "verify_account_files"),
+    runs=lambda given: _run(given, "verifying:verify_account_files"),
     example="partita verify --connect ./partita-data",
 )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from partita.cli.account.verbs import account_folder
+from partita.cli.kit.accounts import account_folder
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, Table
 from partita.cli.kit.progress import Bar

@@ -1,9 +1,6 @@
-"""Counts, sizes, times and errors in words."""
+"""Counts, sizes and errors in words."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def count_text(count: int, noun: str, plural: str = "") -> str:
@@ -25,17 +22,6 @@ def size_text(count: int) -> str:
         if size < 1000:
             return f"{size:.1f} {unit}"
     return f"{size / 1000:.1f} TB"
-
-
-def moment(ticks: int) -> str | None:
-    """Write a time for people and programs; None for no time."""
-    if not ticks:
-        return None
-    try:
-        when = _EPOCH + timedelta(microseconds=ticks // 10)
-    except OverflowError:
-        when = datetime.max.replace(tzinfo=UTC)
-    return when.isoformat().replace("+00:00", "Z")
 
 
 def first_line(error: BaseException) -> str:

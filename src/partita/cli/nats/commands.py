@@ -1,7 +1,8 @@
 """`partita nats`: write the configuration of a cluster, or run one of three nodes here.
 
 `config` writes one file per node and prints how to start it. `up` runs a cluster for development
-in the foreground; its nodes end when it ends.
+in the foreground and restarts a node that dies; its nodes end when it ends, by a signal or by
+`down`. `status` asks the nodes of this or of any other cluster.
 """
 
 import click
@@ -43,5 +44,27 @@ nats = Family(
         flag("--json", "Print the start as one JSON line."),
         runs=lazily("partita.cli.nats.verbs:run_up"),
         example="partita nats up --port 4222",
+    ),
+    Verb(
+        "status",
+        "Print the nodes of a cluster; the status is 1 if one is down or does not sync.",
+        option("--path DIR", "Folder of a cluster of `up`.", default=LOCAL_FOLDER),
+        option("--connect URL", "Another cluster: nats://host:4222 instead of --path."),
+        option(
+            "--monitor URL",
+            "Monitoring address of a node; may be repeated.  [default: client port + 4000]",
+            multiple=True,
+        ),
+        JSON,
+        runs=lazily("partita.cli.nats.running:status"),
+        example="partita nats status --connect nats://db1:4222,db2:4222,db3:4222",
+    ),
+    Verb(
+        "down",
+        "Stop the cluster that `up` runs in a folder.",
+        option("--path DIR", "Its folder.", default=LOCAL_FOLDER),
+        JSON,
+        runs=lazily("partita.cli.nats.running:down"),
+        example="partita nats down",
     ),
 )

@@ -21,6 +21,7 @@ from partita.reliable.nats.cluster import (
     nodes_of,
     url_of,
 )
+from partita.reliable.nats.supervising import Supervisor
 from partita.ticks import Clock
 
 LOOK_SECONDS = 0.5
@@ -53,7 +54,10 @@ class ClusterStarted(Facts, frozen=True):
         yield ""
         yield f'  async with partita.open_state("{self.url}", partition="demo") as state: ...'
         yield ""
-        yield f"  kill -9 {self.nodes[0].pid} ends a node. Ctrl-C stops all."
+        yield (
+            f"  kill -9 {self.nodes[0].pid} ends a node, which is then restarted. Ctrl-C or"
+            " `partita nats down` stops all."
+        )
 
 
 class Written(Facts, frozen=True):
@@ -149,29 +153,30 @@ def _run_cluster(cluster: LocalCluster, *, is_json: bool) -> int:
     }
     try:
         cluster.start()
+        supervisor = Supervisor(cluster, SystemClock(), _tell)
         show(started_of(cluster), is_json=is_json)
-        return _watch(cluster, stopping)
+        return _watch(cluster, supervisor, stopping)
     finally:
         cluster.stop()
         for number, previous in before.items():
             signal.signal(number, previous)
 
 
-def _watch(cluster: LocalCluster, stopping: threading.Event) -> int:
-    """Wait for a signal; report a node that ends, and end when all nodes have ended.
+def _watch(cluster: LocalCluster, supervisor: Supervisor, stopping: threading.Event) -> int:
+    """Restart nodes that end, until a signal comes or all nodes were given up.
 
     It raises if the lock of the folder was removed: a second cluster would write the same files.
     """
-    running = set(range(len(cluster.nodes)))
     while not stopping.wait(LOOK_SECONDS):
         cluster.check_lock()
-        for index in sorted(n for n in running if cluster.pid(n) is None):
-            running.discard(index)
-            name, log = cluster.nodes[index].name, cluster.log_file(index)
-            print(f"partita: {name} has ended; see {log}", file=sys.stderr, flush=True)
-        if not running:
+        supervisor.look()
+        if supervisor.has_given_up:
             return 1
     return 0
+
+
+def _tell(text: str) -> None:
+    print(f"partita: {text}", file=sys.stderr, flush=True)
 
 
 def started_of(cluster: LocalCluster) -> ClusterStarted:

@@ -76,8 +76,11 @@ TARGETS = Argument(
     required=True,
 )
 INDEX = Argument("MODULE:INDEX", "Variable or name of the index.", name="index")
+CONNECT = option(
+    "--connect WHERE", "Folder, partita:FOLDER or a connection string ($PARTITA_CONNECT)."
+)
 SHARED = (
-    option("--connect WHERE", "Folder, partita:FOLDER or a connection string ($PARTITA_CONNECT)."),
+    CONNECT,
     option("--keyring MODULE:NAME", "A Keyring, or a function that returns one."),
     option(
         "--queue NAME",
@@ -134,7 +137,39 @@ _DEFINITIONS = (
     ),
 )
 
+_DESIGN = (
+    _verb(
+        "design",
+        "Compute load, size and cost of types from their accesses, and propose keys; the status "
+        "is 1 above a target of the service.",
+        TARGETS,
+        option("--loads FILE", "Entities, writes and rates of each type, in TOML.", required=True),
+        option("--prices FILE", "Prices with their date, in TOML.  [default: example prices]"),
+        option("--html FILE", "Write a page with plots."),
+        JSON,
+        runs="definitions:design",
+        example="app.models:Employee --loads loads.toml --html design.html",
+    ),
+)
+
 _TABLES = (
+    _verb(
+        "adopt",
+        "Print entity classes for a table of another program; the status is 1 if a row does not "
+        "fit.",
+        Argument("TABLE", "The table.", name="table"),
+        option(
+            "--rows N",
+            "Rows to read at most.  [default: 10000]",
+            type=numbers.POSITIVE_COUNT,
+            default=10_000,
+        ),
+        CONNECT,
+        JSON,
+        QUIET,
+        runs="verbs:adopt",
+        example="staff --connect WHERE > staff.py",
+    ),
     _verb(
         "create",
         "Create the tables that are missing.",
@@ -279,6 +314,19 @@ _OUTBOX = (
             "--sweep-every", 300.0, "Pause between sweeps, which read whole tables; 0: never."
         ),
         _seconds("--sweep-age", 60.0, "A sweep leaves younger entries to the queue."),
+        _seconds(
+            "--report-every", 10.0, "Pause between lines about rate, backlog and age; 0: never."
+        ),
+        option(
+            "--health-port N",
+            "Port for /healthz, /readyz and /metrics; 0 picks a free one.  [default: none]",
+            type=click.IntRange(0, 65535),
+        ),
+        option("--health-host H", "Address of the health port.", default="127.0.0.1"),
+        option(
+            "--health-token-file FILE",
+            "Token that /metrics needs if other machines can reach the health port.",
+        ),
         flag("--once", "Do all waiting work, then exit."),
         click.Option(
             ["create", "--no-create"],
@@ -293,5 +341,10 @@ _OUTBOX = (
 )
 
 patterns = Family(
-    "patterns", "Typed entities, their indexes and workers.", *_DEFINITIONS, *_TABLES, *_OUTBOX
+    "patterns",
+    "Typed entities, their indexes and workers.",
+    *_DEFINITIONS,
+    *_DESIGN,
+    *_TABLES,
+    *_OUTBOX,
 )

@@ -1,15 +1,19 @@
-"""The verbs of `partita patterns` that need definitions only: `check` and `explain`.
+"""The verbs of `partita patterns` that need definitions only: `check`, `explain`, `design`.
 
 They connect to nothing, so that they run in any build.
 """
 
 from collections.abc import Iterable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from partita.cli.kit.application import choose_index, choose_models, load
 from partita.cli.kit.commands import Given
-from partita.cli.patterns.application import choose_index, choose_models, load
 from partita.cli.patterns.conditions import parse_condition, parse_given
+from partita.cli.patterns.design_facts import Designed
 from partita.cli.patterns.facts import (
     AccessFacts,
     Checked,
@@ -21,8 +25,11 @@ from partita.cli.patterns.facts import (
 )
 from partita.errors import ConfigurationError
 from partita.patterns.design.access_patterns import check_access
+from partita.patterns.design.calculator import calculate_design
 from partita.patterns.design.explain import explain as explain_plan
 from partita.patterns.design.lints import lint
+from partita.patterns.design.prices import read_prices
+from partita.patterns.design.report_page import report_page
 from partita.patterns.design.schema_lock import compare_lock, write_lock
 from partita.patterns.planning.plans import plan_query
 from partita.patterns.types.decorators import EntityType
@@ -77,17 +84,50 @@ def _lock(file: Path, models: list[EntityType[Any]], *, update: bool) -> LockFac
             file.write_text(text, "utf-8")
             return LockFacts(str(file), "written", [])
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            "Configuration",
-            f"The file {file} cannot be used: {error}.",
-            hint="Give a file of this project with --lock.",
-        ) from error
+        raise _unusable(str(file), error, "--lock") from error
     found = [
         LintFacts(each.code, f"{each.subject}: {each.message}", each.hint)
         for each in compare_lock(kept, models)
     ]
     state = "broken" if found else "current" if kept == text else "outdated"
     return LockFacts(str(file), state, found)
+
+
+def design(given: Given) -> Designed:
+    """Compute what types cost under their loads; write the page if one is asked for."""
+    models = choose_models(given.targets, load(given.targets))
+    prices = read_prices(_text(given.prices, "--prices") if given.prices else _default_prices())
+    found = calculate_design(*models, loads=_text(given.loads, "--loads"), prices=prices)
+    if given.html is not None:
+        title = ", ".join(model.name for model in models)
+        _write(Path(given.html), report_page(found, f"Design of {title}"))
+    return Designed(**msgspec.structs.asdict(found), page=given.html)
+
+
+def _default_prices() -> str:
+    return files("partita.patterns.design").joinpath("prices.toml").read_text("utf-8")
+
+
+def _text(file: str, flag: str) -> str:
+    try:
+        return Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(file, error, flag) from error
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise _unusable(str(file), error, "--html") from error
+
+
+def _unusable(file: str, error: Exception, flag: str) -> ConfigurationError:
+    return ConfigurationError(
+        "Configuration",
+        f"The file {file} cannot be used: {error}.",
+        hint=f"Give a file of this project with {flag}.",
+    )
 
 
 def explain(given: Given) -> Explained:

@@ -75,12 +75,23 @@ class DriftFacts(msgspec.Struct, frozen=True):
     row_key: str
 
 
+class DriftCount(msgspec.Struct, frozen=True):
+    """How many differences of one kind one index or field has."""
+
+    type: str
+    what: str
+    kind: str
+    count: int
+
+
 class IndexesVerified(Facts, frozen=True):
     """Indexes and derived fields, compared with their entities."""
 
     is_sound: bool
     entities: dict[str, int]
     """The number of entities that were read, by type."""
+    counts: list[DriftCount]
+    """By index or field and kind, the most frequent first."""
     drifts: list[DriftFacts]
     repaired: int
     left: int
@@ -94,6 +105,11 @@ class IndexesVerified(Facts, frozen=True):
         for name, count in self.entities.items():
             yield f"{name}: {count:,} read."
         if self.drifts:
+            yield Table(
+                ("type", "index or field", "wrong", "count"),
+                ((one.type, one.what, one.kind, f"{one.count:,}") for one in self.counts),
+            )
+            yield ""
             yield Table(
                 ("type", "wrong", "what", "table", "partition key", "row key"),
                 (
@@ -150,6 +166,8 @@ class WorkerStarted(Facts, frozen=True):
     views: list[str]
     tasks: int
     process: int
+    health: str | None = None
+    """The address of /healthz, /readyz and /metrics."""
 
     def lines(self) -> Iterator[Line]:
         yield f"Working for {self.place}, process {self.process}"
@@ -160,7 +178,37 @@ class WorkerStarted(Facts, frozen=True):
         if self.views:
             yield f"  views         {listed(self.views)}"
         yield f"  tasks         {self.tasks}"
+        if self.health:
+            yield f"  health        {self.health}/readyz, {self.health}/metrics"
         yield "  Ctrl-C stops it after the messages in progress."
+
+
+class WorkerProgress(Facts, frozen=True):
+    """Rate, backlog and age of a running worker; None where there are no queues."""
+
+    entries_per_second: float
+    transactions_per_second: float
+    busy: int
+    tasks: int
+    waiting: int | None
+    oldest_seconds: float | None
+    """The age of the oldest entry that waits or is worked on."""
+    failures: int
+    """Since the start."""
+    poison: int | None
+
+    def lines(self) -> Iterator[Line]:
+        rate = f"{self.entries_per_second:,.1f} entries/s"
+        if self.transactions_per_second:
+            rate += f", {self.transactions_per_second:,.1f} transactions/s"
+        waiting = ""
+        if self.waiting is not None:
+            waiting = f"; {self.waiting:,} messages wait, the oldest for {self.oldest_seconds:g} s"
+        poison = "" if self.poison is None else f", {self.poison:,} in the poison queue"
+        yield (
+            f"partita worker: {rate}, {self.busy} of {self.tasks} tasks busy{waiting};"
+            f" {count_text(self.failures, 'failure')}{poison}"
+        )
 
 
 class Worked(Facts, frozen=True):
@@ -372,6 +420,12 @@ class Explained(Facts, frozen=True):
 
     def lines(self) -> Iterator[Line]:
         yield self.text
+
+
+def drift_counts(drifts: list[DriftFacts]) -> list[DriftCount]:
+    """Count differences by type, index or field, and kind."""
+    found = Counter((one.type, one.what, one.kind) for one in drifts)
+    return [DriftCount(*key, count) for key, count in found.most_common()]
 
 
 def index_facts(index: Any, state: str | None = None) -> IndexFacts:

@@ -14,21 +14,22 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from partita.addresses import is_postgresql, without_secrets
+from partita.cli.kit.application import Application, import_keyring, is_awaited
+from partita.cli.kit.application import load as load_application
 from partita.cli.kit.commands import Given, load
 from partita.cli.kit.facts import Facts
 from partita.cli.kit.target import get_target, is_connection_string
-from partita.cli.patterns.application import Application, import_keyring, is_awaited
-from partita.cli.patterns.application import load as load_application
 from partita.patterns import aio, sync
 from partita.patterns.following import index_lifecycle as lifecycle
 from partita.patterns.following.eventual_transactions import EventualTransaction
-from partita.patterns.ports.connecting import Folder, Where, parse
+from partita.patterns.ports.connecting import Where
 from partita.patterns.protocol.calls import Steps
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.indexes import AnyIndex
 from partita.patterns.types.views import View
 from partita.patterns.writing.context import Context
 from partita.service.hosting.in_process import LocalAccount, open_account
+from partita.service.hosting.locations import Folder, parse
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ async def opened(given: Given, application: Application) -> AsyncIterator[Sessio
     """Open the database that the flags name, for the types of an application."""
     text = connect_text(given)
     place = place_text(text)
-    keyring = import_keyring(given.keyring)
+    keyring = import_keyring(getattr(given, "keyring", None))
     options = _options(given)
     async with AsyncExitStack() as stack:
         where = await _account(stack, text)
@@ -138,8 +139,8 @@ async def opened(given: Given, application: Application) -> AsyncIterator[Sessio
 
 def _options(given: Given) -> dict[str, Any]:
     options = {
-        "queues": tuple(given.queue),
-        "poison_queue": given.poison_queue,
+        "queues": tuple(getattr(given, "queue", ())),
+        "poison_queue": getattr(given, "poison_queue", None),
         "visibility": getattr(given, "visibility", None),
         "deliveries_max": getattr(given, "deliveries", None),
         "blob_grace": getattr(given, "grace", None),

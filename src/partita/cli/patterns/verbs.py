@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from partita.cli.kit.application import choose_index, choose_models, choose_series, is_series
 from partita.cli.kit.commands import Given
 from partita.cli.kit.progress import Bar
-from partita.cli.patterns.application import choose_index, choose_models, choose_series, is_series
+from partita.cli.patterns.design_facts import Adopted
 from partita.cli.patterns.facts import (
     Collected,
     Created,
@@ -25,6 +26,7 @@ from partita.cli.patterns.facts import (
     Rebuilt,
     Rotated,
     Worked,
+    drift_counts,
     index_facts,
 )
 from partita.cli.patterns.opening import Session
@@ -57,6 +59,12 @@ _SETTLED = (IndexState.READABLE.value, IndexState.DISABLED.value)
 
 
 # Tables and indexes
+
+
+async def adopt(session: Session, given: Given) -> Adopted:
+    with _progress(given, "rows", given.rows) as progress:
+        found = await session.db.adopt(given.table, rows=given.rows, report=progress)
+    return Adopted(**msgspec.structs.asdict(found))
 
 
 async def create(session: Session, _given: Given) -> Created:
@@ -108,7 +116,7 @@ async def verify(session: Session, given: Given) -> IndexesVerified:
             await session.run(worker.drain(session.context, Report(), with_sweep=False))
             left += len((await _verify(session, model, given))[1])
     is_sound = not left if given.repair else not drifts
-    return IndexesVerified(is_sound, entities, drifts, repaired, left)
+    return IndexesVerified(is_sound, entities, drift_counts(drifts), drifts, repaired, left)
 
 
 async def _verify(
@@ -297,8 +305,10 @@ def _partition_of(text: str) -> str:
 
 
 @contextmanager
-def _progress(given: Given, unit: str) -> Iterator[Callable[[int], object]]:
-    """Draw a count whose end is not known."""
+def _progress(
+    given: Given, unit: str, total: int | None = None
+) -> Iterator[Callable[[int], object]]:
+    """Draw a count; its end is usually not known."""
     with Bar(given.verb, is_hidden=given.json or given.quiet) as bar:
-        bar.begin(None, unit)
+        bar.begin(total, unit)
         yield bar.update

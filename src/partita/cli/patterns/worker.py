@@ -7,10 +7,11 @@ are finished. Killing it is safe: an unfinished message is visible again when it
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -19,11 +20,12 @@ import msgspec
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import show
 from partita.cli.kit.text import count_text
-from partita.cli.patterns.facts import Worked, WorkerStarted
+from partita.cli.patterns.facts import Worked, WorkerProgress, WorkerStarted
 from partita.cli.patterns.opening import Session
+from partita.cli.patterns.worker_health import health
 from partita.clock import SystemClock
 from partita.errors import EncryptionKeyError, PartitaError, UnavailableError
-from partita.patterns.following import worker
+from partita.patterns.following import backlog, worker
 from partita.patterns.following.eventual_transactions import Started as StartedTransaction
 from partita.patterns.following.worker import Report, Trouble
 from partita.patterns.protocol.calls import Message
@@ -38,6 +40,8 @@ PAUSE_SECONDS_MAX = 30.0
 """The longest pause after a service that does not answer."""
 TROUBLES_MAX = 100
 """The newest failures, whose reasons are printed again at the end."""
+IDLE_SECONDS = 60.0
+"""How often an idle worker prints its line."""
 STOP_SECONDS_MAX = 2.0
 """How long a request for messages may take after a signal; its claims expire."""
 
@@ -51,10 +55,19 @@ class Pace(msgspec.Struct, frozen=True):
     """Seconds between sweeps; 0 is never."""
     sweep_age: float
     is_once: bool
+    report_every: float = 0.0
+    """Seconds between lines about rate and backlog; 0 is never."""
 
 
 def pace_of(given: Given) -> Pace:
-    return Pace(given.tasks, given.poll, given.sweep_every, given.sweep_age, given.once)
+    return Pace(
+        given.tasks,
+        given.poll,
+        given.sweep_every,
+        given.sweep_age,
+        given.once,
+        0.0 if given.once else given.report_every,
+    )
 
 
 async def run_worker(session: Session, given: Given) -> Worked:
@@ -65,12 +78,36 @@ async def run_worker(session: Session, given: Given) -> Worked:
     loop.set_default_executor(ThreadPoolExecutor(given.tasks + 4, "partita-worker"))
     stop = asyncio.Event()
     found = Worker(session, pace_of(given), SystemClock(), stop)
-    with _stopping(loop, stop):
-        await found.prepare(creates=given.create)
-        if not stop.is_set():
-            show(started_facts(session, found.pace.tasks), is_json=given.json)
-        await found.work()
+    async with health(given, found.why_not_ready) as address:
+        with _stopping(loop, stop):
+            await found.prepare(creates=given.create)
+            if not stop.is_set():
+                show(started_facts(session, found.pace.tasks, address), is_json=given.json)
+            async with reporting(found, is_json=given.json):
+                await found.work()
     return worked_facts(found.report)
+
+
+@contextlib.asynccontextmanager
+async def reporting(found: "Worker", *, is_json: bool) -> AsyncIterator[None]:
+    """Print rate, backlog and age regularly while the block runs."""
+    if not found.pace.report_every:
+        yield
+        return
+
+    async def report() -> None:
+        while True:
+            await asyncio.sleep(found.pace.report_every)
+            progress = await found.measure()
+            if progress is not None:
+                show(progress, is_json=is_json, file=sys.stderr)
+
+    task = asyncio.ensure_future(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _check_keyring(session: Session) -> None:
@@ -121,6 +158,49 @@ class Worker:
         self._swept_at: float | None = None
         self._failing: set[str] = set()
         """Entries that failed in the last sweep: reported once, though they fail in each."""
+        self._texts: dict[str, str] = {}
+        """The messages in progress, by id."""
+        self._not_ready = "The worker is starting."
+        self._measured: tuple[float, int, int] | None = None
+        """When work was last measured, and how many entries and transactions there were."""
+        self._told_at = -math.inf
+
+    def why_not_ready(self) -> str:
+        """Return why work is not being done; empty if it is."""
+        return "The worker is stopping." if self._stop.is_set() else self._not_ready
+
+    async def measure(self) -> WorkerProgress | None:
+        """Return rate, backlog and age; None if an idle worker has said so recently."""
+        report, now = self.report, self._clock.monotonic()
+        before = self._measured or (now, report.entries, report.transactions)
+        self._measured = (now, report.entries, report.transactions)
+        waiting = await self._waiting()
+        is_idle = self._measured[1:] == before[1:] and not (waiting and waiting.messages)
+        if is_idle and now - self._told_at < IDLE_SECONDS:
+            return None
+        self._told_at = now
+        seconds = max(now - before[0], 1e-3)
+        return WorkerProgress(
+            entries_per_second=round((self._measured[1] - before[1]) / seconds, 1),
+            transactions_per_second=round((self._measured[2] - before[2]) / seconds, 1),
+            busy=len(self._busy),
+            tasks=self.pace.tasks,
+            waiting=None if waiting is None else waiting.messages,
+            oldest_seconds=None if waiting is None else waiting.oldest_seconds,
+            failures=report.failures,
+            poison=None if waiting is None else waiting.poison,
+        )
+
+    async def _waiting(self) -> backlog.Backlog | None:
+        """Count what waits; None without queues, or if they cannot be read now."""
+        context = self._session.context
+        if not context.capabilities.has_queues:
+            return None
+        try:
+            return await self._session.run(backlog.measure(context, list(self._texts.values())))
+        except PartitaError as error:
+            tell(f"cannot count messages: {error.code}: {error.message}")
+            return None
 
     async def prepare(self, *, creates: bool) -> None:
         """Read the states of the indexes, or create the tables; wait for a service that is down."""
@@ -134,6 +214,7 @@ class Worker:
                     raise
                 place = self._session.place
                 tell(f"waiting for {place}, which cannot be used: {error.code}: {error.message}")
+                self._not_ready = f"The account cannot be used: {error.code}."
                 await self._rest(pause)
                 pause = min(pause * 2 + 0.1, PAUSE_SECONDS_MAX)
                 continue
@@ -150,10 +231,12 @@ class Worker:
                     await self._finish()
                     raise
                 tell(f"cannot ask for messages: {error.code}: {error.message}")
+                self._not_ready = f"Messages cannot be received: {error.code}."
                 await self._rest(pause)
                 pause = min(pause * 2 + 0.1, PAUSE_SECONDS_MAX)
                 continue
             pause = self.pace.poll
+            self._not_ready = ""
             if self.pace.is_once and not count and await self._is_done():
                 return
             if not self.pace.is_once and not count:
@@ -200,7 +283,11 @@ class Worker:
     async def _do(self, queue: str, message: Message) -> None:
         report = Report()
         steps = worker.do_messages(self._session.context, queue, [message], report)
-        await self._session.run(steps)
+        self._texts[message.id] = message.text
+        try:
+            await self._session.run(steps)
+        finally:
+            self._texts.pop(message.id, None)
         self._add(report)
 
     def _sweep_if_due(self) -> None:
@@ -293,7 +380,7 @@ def find_hint(text: str) -> OutboxReference | None:
         return None
 
 
-def started_facts(session: Session, tasks: int) -> WorkerStarted:
+def started_facts(session: Session, tasks: int, health: str | None = None) -> WorkerStarted:
     context = session.context
     return WorkerStarted(
         place=session.place,
@@ -303,6 +390,7 @@ def started_facts(session: Session, tasks: int) -> WorkerStarted:
         views=sorted(view.name for model in session.models for view in model.views),
         tasks=tasks,
         process=os.getpid(),
+        health=health,
     )
 
 

@@ -60,6 +60,16 @@ def upgrade_catalogs(manager: ShardMapManager, _given: Given) -> Changed:
 # Shards
 
 
+def create_database(manager: ShardMapManager, given: Given) -> Changed:
+    is_new = Fleet(manager).create_database(given.url)
+    return _done("Create the database" if is_new else "Create nothing: the database exists")
+
+
+def drop_database(manager: ShardMapManager, given: Given) -> Changed:
+    existed = Fleet(manager).drop_database(given.url)
+    return _done("Drop the database" if existed else "Drop nothing: there is no such database")
+
+
 def remove_shard(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     shards = shard_map.shards()

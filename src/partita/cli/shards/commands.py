@@ -289,6 +289,20 @@ _CATALOG = (
         example="mark-shard two offline",
     ),
     _verb(
+        "create-database",
+        "Create an empty database for a shard; nothing is registered.",
+        Argument("URL", "The URL of the database."),
+        runs="changes:create_database",
+        example="create-database sqlite:///three.db",
+    ),
+    _verb(
+        "drop-database",
+        "Drop a database that is not a shard, with everything in it.",
+        Argument("URL", "The URL of the database."),
+        runs="changes:drop_database",
+        example="drop-database sqlite:///three.db",
+    ),
+    _verb(
         "upgrade-catalogs",
         "Upgrade the global catalog and those of the shards to this version of Partita.",
         runs="changes:upgrade_catalogs",
@@ -455,25 +469,28 @@ _MOVES = (
     ),
 )
 
+_CANARY = option(
+    "--canary SHARD",
+    "Visit this one first, and stop if it fails; may be repeated.",
+    multiple=True,
+)
+_STOP_AFTER = option(
+    "--stop-after N",
+    "Start no further shard after this many failures; 0 never stops.",
+    type=numbers.COUNT,
+    default=1,
+)
+_PARALLEL = option(
+    "--parallel N", "Number of shards at a time.", type=numbers.POSITIVE_COUNT, default=1
+)
 _FLEET = (
     _verb(
         "upgrade",
         "Upgrade every shard to a revision; the status is 1 if one is not upgraded.",
         Argument("[REVISION]", "A revision of Alembic (head).", default="head"),
-        option(
-            "--canary SHARD",
-            "Upgrade this one first, and stop if it fails; may be repeated.",
-            multiple=True,
-        ),
-        option(
-            "--stop-after N",
-            "Start no further shard after this many failures; 0 never stops.",
-            type=numbers.COUNT,
-            default=1,
-        ),
-        option(
-            "--parallel N", "Number of shards at a time.", type=numbers.POSITIVE_COUNT, default=1
-        ),
+        _CANARY,
+        _STOP_AFTER,
+        _PARALLEL,
         option(
             "--sql-folder DIR", "Run nothing: write the SQL to this folder, one file per shard."
         ),
@@ -482,6 +499,28 @@ _FLEET = (
         DRY_RUN,
         runs="fleet:upgrade",
         example="upgrade --alembic migrations --canary one --parallel 4",
+    ),
+    _verb(
+        "downgrade",
+        "Downgrade every shard to a revision; the status is 1 if one is not downgraded.",
+        Argument("REVISION", "A revision of Alembic, or base."),
+        _CANARY,
+        _STOP_AFTER,
+        ALEMBIC,
+        runs="fleet:downgrade",
+        example="downgrade one --alembic migrations",
+    ),
+    _verb(
+        "execute",
+        "Execute one statement on every shard; the status is 1 if a shard failed.",
+        Argument("SQL", "DDL or maintenance, executed on each shard in its own transaction."),
+        option("--name NAME", "Remember the shards that executed it, and continue by this name."),
+        flag("--autocommit", "Begin no transaction, as VACUUM needs it."),
+        _CANARY,
+        _STOP_AFTER,
+        _PARALLEL,
+        runs="fleet:execute",
+        example='execute "ANALYZE" --parallel 4',
     ),
     _verb(
         "status",

@@ -299,6 +299,39 @@ class Upgraded(Facts, frozen=True):
             yield "The upgrade is not complete: run the same command to continue."
 
 
+class ExecutedFacts(msgspec.Struct, frozen=True):
+    """A statement on one shard."""
+
+    location: str
+    state: str
+    rows: int | None = None
+    seconds: float = 0.0
+    error: str = ""
+
+
+class Executed(Facts, frozen=True):
+    """A statement on each shard."""
+
+    is_complete: bool
+    shards: list[ExecutedFacts]
+
+    @property
+    def exit_status(self) -> int:
+        return int(not self.is_complete)
+
+    def lines(self) -> Iterator[Line]:
+        if not self.shards:
+            yield "There are no shards."
+            return
+        yield Table(
+            ("shard", "state", "rows", "seconds"),
+            ((one.location, one.state, one.rows, f"{one.seconds:.1f}") for one in self.shards),
+        )
+        yield from (f"{one.location}: {one.error}" for one in self.shards if one.error)
+        if not self.is_complete:
+            yield "Not all shards have executed it: run the same command to continue."
+
+
 class StatusFacts(msgspec.Struct, frozen=True):
     """The status of one shard; `is_current` is None if no schema was given to compare with."""
 

@@ -9,7 +9,16 @@ from sqlalchemy.exc import DBAPIError
 from partita.cli.kit.commands import Given
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.text import first_line
-from partita.cli.shards.facts import Drift, FleetStatus, Rows, StatusFacts, Upgraded, UpgradeFacts
+from partita.cli.shards.facts import (
+    Drift,
+    Executed,
+    ExecutedFacts,
+    FleetStatus,
+    Rows,
+    StatusFacts,
+    Upgraded,
+    UpgradeFacts,
+)
 from partita.cli.shards.moves import count_unfinished
 from partita.cli.shards.opening import (
     choose_map,
@@ -22,7 +31,7 @@ from partita.errors import ConfigurationError, PartitaError
 from partita.shards.fleet.deployment import Deployment
 from partita.shards.fleet.fleet import Fleet, ShardReport
 from partita.shards.fleet.migrations import revision_text
-from partita.shards.fleet.rollout import ShardUpgrade
+from partita.shards.fleet.rollout import ShardUpgrade, UpgradeReport
 from partita.shards.keys.mapping import Shard
 from partita.shards.maps.manager import ShardMapManager
 
@@ -44,6 +53,50 @@ def upgrade(manager: ShardMapManager, given: Given) -> Upgraded:
             progress=lambda _done: bar.advance(1),
             sql_folder=given.sql_folder,
         )
+    return _upgraded(report)
+
+
+def downgrade(manager: ShardMapManager, given: Given) -> Upgraded:
+    shards = one_shard_per_database(manager)
+    fleet = Fleet(manager, alembic=given.alembic)
+    with Bar("downgrade", is_hidden=given.json or given.quiet) as bar:
+        bar.begin(len(shards), "shards")
+        report = fleet.downgrade(
+            given.revision,
+            canary=[choose_shard(shards, name) for name in given.canary],
+            stop_after=given.stop_after or None,
+            progress=lambda _done: bar.advance(1),
+        )
+    return _upgraded(report)
+
+
+def execute(manager: ShardMapManager, given: Given) -> Executed:
+    shards = one_shard_per_database(manager)
+    with Bar("execute", is_hidden=given.json or given.quiet) as bar:
+        bar.begin(len(shards), "shards")
+        report = Fleet(manager).execute_on_all(
+            given.sql.replace(":", r"\:"),  # the text has no parameters
+            name=given.name,
+            parallel=given.parallel,
+            canary=[choose_shard(shards, name) for name in given.canary],
+            stop_after=given.stop_after or None,
+            autocommit=given.autocommit,
+            progress=lambda _done: bar.advance(1),
+        )
+    shown = [
+        ExecutedFacts(
+            location=one.shard.location.text,
+            state=one.state,
+            rows=one.rows,
+            seconds=round(one.seconds, 3),
+            error=error_text(one.error),
+        )
+        for one in report.shards
+    ]
+    return Executed(report.is_complete, shown)
+
+
+def _upgraded(report: UpgradeReport) -> Upgraded:
     shown = [_upgrade_facts(one) for one in report.shards]
     return Upgraded(report.target, dry_run=False, is_complete=report.is_complete, shards=shown)
 

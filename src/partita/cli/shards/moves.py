@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping, func, select
 from partita.cli.kit.commands import Given
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.terminal import is_interactive
-from partita.cli.kit.text import count_text, moment
+from partita.cli.kit.text import count_text
 from partita.cli.shards.counting import Part, count_rows
 from partita.cli.shards.facts import JobFacts, Jobs, MoveFacts, Moves
 from partita.cli.shards.keys import parse_keys, range_of_key, range_text
@@ -29,6 +29,7 @@ from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.maps.shard_map import RangeShardMap
 from partita.shards.moving.move import MoveProgress, MoveReport, OnProgress
 from partita.shards.moving.move_plan import UNFINISHED
+from partita.ticks import moment
 
 
 def move(manager: ShardMapManager, given: Given) -> Moves:

@@ -1,11 +1,12 @@
 """`partita state`: its verbs and flags.
 
-`inspect`, `verify` and `export` change nothing; `backup` opens the state as a program does;
-`restore` writes one.
+`inspect`, `verify`, `export` and `status` change nothing; `backup` opens the state as a program
+does; `restore` writes one; `promote` and `step-down` move the primary of a partition on NATS.
 """
 
 import click
 
+from partita.cli.kit import numbers
 from partita.cli.kit.commands import (
     JSON,
     QUIET,
@@ -24,6 +25,13 @@ TARGET = (
 )
 
 
+NATS = (
+    Argument("[URL]", "nats://host:4222, as --connect.", required=False),
+    option("--connect URL", "nats://host:4222 ($PARTITA_CONNECT)."),
+)
+PARTITION = option("--partition NAME", "The partition.", required=True)
+
+
 def _verb(name: str, text: str, *params: click.Parameter, example: str) -> Verb:
     return Verb(
         name,
@@ -38,7 +46,7 @@ def _verb(name: str, text: str, *params: click.Parameter, example: str) -> Verb:
 
 state = Family(
     "state",
-    "The folder of a reliable state.",
+    "A reliable state: its folder, or its partition on NATS.",
     _verb("inspect", "Print what a state holds.", *TARGET, example="--connect ./state"),
     _verb(
         "verify",
@@ -71,5 +79,40 @@ state = Family(
         option("--collection NAME", "Only this collection; may be repeated.", multiple=True),
         option("--out FILE", "Where to write.  [default: standard output]"),
         example="--connect ./state --collection users --out users.jsonl",
+    ),
+    Verb(
+        "status",
+        "Print primary, replicas, log, checkpoint and backup of partitions on NATS; the status is"
+        " 1 if a partition has no primary.",
+        *NATS,
+        option("--partition NAME", "Only this partition.  [default: all]"),
+        option(
+            "--watch SECONDS",
+            "Print again after each pause, until Ctrl-C.",
+            type=numbers.POSITIVE,
+        ),
+        JSON,
+        runs=lazily("partita.cli.state.primaries:status"),
+        example="partita state status nats://127.0.0.1:4222 --partition orders",
+    ),
+    Verb(
+        "promote",
+        "Make another replica of a partition on NATS the primary.",
+        *NATS,
+        PARTITION,
+        option("--replica ID", "Its id or address, as `status` prints them.", required=True),
+        JSON,
+        runs=lazily("partita.cli.state.primaries:promote"),
+        example="partita state promote nats://127.0.0.1:4222 --partition orders"
+        " --replica app2:8000",
+    ),
+    Verb(
+        "step-down",
+        "Let the primary of a partition on NATS hand over to any other replica.",
+        *NATS,
+        PARTITION,
+        JSON,
+        runs=lazily("partita.cli.state.primaries:step_down"),
+        example="partita state step-down nats://127.0.0.1:4222 --partition orders",
     ),
 )

@@ -7,14 +7,8 @@ import msgspec
 
 from partita.cli.kit.facts import Facts, Line, Table
 from partita.cli.kit.text import size_text
-
-
-class TornTail(msgspec.Struct, frozen=True):
-    """The rest of records that a crash interrupted before they were acknowledged."""
-
-    file: str
-    offset: int
-    bytes: int
+from partita.reliable.observing.facts import CollectionFacts, IndexFacts
+from partita.reliable.observing.folder_reading import TornTail
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -101,28 +95,6 @@ class StateVerified(Facts, frozen=True):
 DURABILITY_NOTE = "Durability is chosen by the program that opens the state; the default is full."
 
 
-class CollectionIndexFacts(msgspec.Struct, frozen=True):
-    """An index of a dictionary; find() waits until it is ready."""
-
-    name: str
-    is_ready: bool
-    count: int
-    bytes: int
-
-
-class CollectionFacts(msgspec.Struct, frozen=True):
-    """One collection; `bytes` are those of its encoded keys and values."""
-
-    name: str
-    kind: str
-    key: str
-    value: str
-    written_version: int
-    count: int
-    bytes: int
-    indexes: list[CollectionIndexFacts]
-
-
 class Inspected(Facts, frozen=True):
     """What a folder holds."""
 
@@ -160,7 +132,7 @@ class Inspected(Facts, frozen=True):
                     one.value,
                     one.written_version,
                     one.count,
-                    size_text(one.bytes),
+                    size_text(one.bytes or 0),
                     ", ".join(_index_text(index) for index in one.indexes),
                 )
                 for one in self.collections
@@ -227,7 +199,7 @@ class Exported(Facts, frozen=True):
         yield f"{self.rows} rows as of record {self.sequence}: {counts or 'no collections'}"
 
 
-def _index_text(index: CollectionIndexFacts) -> str:
+def _index_text(index: IndexFacts) -> str:
     return f"{index.name} ({index.count})" if index.is_ready else f"{index.name} (not ready)"
 
 

@@ -13,19 +13,20 @@ from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, show
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.target import get_folder
-from partita.cli.kit.text import moment
-from partita.cli.state.export import chosen, lines
+from partita.cli.state.export import lines
 from partita.cli.state.facts import (
     DURABILITY_NOTE,
-    CollectionFacts,
-    CollectionIndexFacts,
     Exported,
     Inspected,
     RestoredFacts,
     StateBackedUp,
     StateVerified,
 )
-from partita.cli.state.reading import (
+from partita.cli.state.verify import checkpoint_facts, log_facts
+from partita.cli.state.verify import verify as verify_files
+from partita.clock import SystemClock
+from partita.errors import BackupOrderError, ConfigurationError, StoreLockedError
+from partita.reliable.observing.folder_reading import (
     ReadingDisk,
     is_part_of_state,
     is_replica,
@@ -34,13 +35,10 @@ from partita.cli.state.reading import (
     reading,
     refuse_unless_state,
 )
-from partita.cli.state.verify import checkpoint_facts, log_facts
-from partita.cli.state.verify import verify as verify_files
-from partita.clock import SystemClock
-from partita.errors import BackupOrderError, ConfigurationError, StoreLockedError
+from partita.reliable.observing.views import chosen, collection_facts
 from partita.reliable.opening import open_state
 from partita.reliable.restoring import restore_state
-from partita.reliable.state.state import Collection, State
+from partita.ticks import moment
 
 T = TypeVar("T")
 
@@ -118,7 +116,7 @@ def inspect(given: Given, bar: Bar) -> Inspected:
             sequence=state.sequence,
             epoch=state.epoch,
             last_commit=moment(state.ticks),
-            collections=[_collection_facts(state, one) for one in chosen(state, None)],
+            collections=[collection_facts(state, one, counts_bytes=True) for one in chosen(state)],
             outcomes=len(state.outcomes),
             checkpoint=checkpoint_facts(found.checkpoint),
             log=log_facts(disk, found.log),
@@ -127,32 +125,6 @@ def inspect(given: Given, bar: Bar) -> Inspected:
         )
 
     return _reading(given, bar, work)
-
-
-def _collection_facts(state: State, collection: Collection) -> CollectionFacts:
-    description = collection.description
-    return CollectionFacts(
-        name=description.name,
-        kind=description.kind,
-        key=description.key,
-        value=description.value,
-        written_version=description.written_version,
-        count=len(collection.rows.values),
-        bytes=_bytes_of(collection),
-        indexes=[
-            CollectionIndexFacts(
-                index.description.name.rpartition("\x00")[2],
-                index.description.is_ready,
-                len(index.rows.values),
-                _bytes_of(index),
-            )
-            for index in state.indexes_of(collection)
-        ],
-    )
-
-
-def _bytes_of(collection: Collection) -> int:
-    return sum(len(key) + len(value) for key, value in collection.rows.values.items())
 
 
 def verify(given: Given, bar: Bar) -> StateVerified:

@@ -7,9 +7,9 @@ damage is reported at once, as far as one part can be checked without the others
 import contextlib
 from collections.abc import Iterator
 
-from partita.cli.kit.text import moment
 from partita.cli.state.facts import CheckpointFacts, Damage, LogFacts, MarkFacts, StateVerified
-from partita.cli.state.reading import (
+from partita.errors import ChainBrokenError, DamageError
+from partita.reliable.observing.folder_reading import (
     ReadingDisk,
     has_pending_restore,
     is_replica,
@@ -17,12 +17,12 @@ from partita.cli.state.reading import (
     load_checkpoint,
     open_log,
 )
-from partita.errors import ChainBrokenError, DamageError
 from partita.reliable.state.records import decode_record, record_hash
 from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import Checkpoint, is_checkpoint, read_file
 from partita.reliable.storage.local_log import MARKS_FILE, LocalLog
 from partita.reliable.storage.segment import MARK_BYTES, newest_mark
+from partita.ticks import moment
 
 Marks = list[tuple[int, bytes]]
 """Sequences that were synced, and the hashes of their records."""

@@ -12,7 +12,7 @@ import msgspec
 from partita.cli.kit.imports import import_module, import_name, unimportable
 from partita.errors import ConfigurationError
 from partita.patterns.encryption.keyring import Keyring
-from partita.patterns.following.eventual_transactions import EventualTransaction
+from partita.patterns.following.eventual_transactions import NamedSteps
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.types.entity_types import PLACE
 from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
@@ -23,7 +23,7 @@ class Application(msgspec.Struct, frozen=True):
     """The entity types and transactions of some modules, in the order of their names."""
 
     models: dict[str, EntityType[Any]]
-    transactions: dict[str, EventualTransaction]
+    transactions: dict[str, NamedSteps]
 
     @property
     def indexes(self) -> list[AnyIndex]:
@@ -33,13 +33,13 @@ class Application(msgspec.Struct, frozen=True):
 def load(names: Iterable[str]) -> Application:
     """Import modules, each `module` or `module:name`, and collect what they declare."""
     models: dict[str, EntityType[Any]] = {}
-    transactions: dict[str, EventualTransaction] = {}
+    transactions: dict[str, NamedSteps] = {}
     for name in names:
         module = import_module(name.partition(":")[0])
         for value in list(vars(module).values()):
             for model in _models_of(value):
                 _add(models, model)
-            if isinstance(value, EventualTransaction):
+            if isinstance(value, NamedSteps):
                 transactions[value.name] = value
     if not models and not transactions:
         raise ConfigurationError(

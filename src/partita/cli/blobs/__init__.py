@@ -1,0 +1,1 @@
+"""`partita blobs`: list, copy and synchronize blobs with files."""

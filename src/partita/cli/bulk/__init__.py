@@ -1,0 +1,1 @@
+"""`partita import`, `export`, `copy`, `query`, `count`, `delete-where` and `sas`."""

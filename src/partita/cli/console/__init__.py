@@ -1,0 +1,1 @@
+"""`partita console`: the console of any account."""

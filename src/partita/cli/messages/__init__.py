@@ -1,0 +1,1 @@
+"""`partita messages`: what is in queues, and messages back to work."""

@@ -1,0 +1,1 @@
+"""`partita tables` and `partita compact`: the space that accounts take."""

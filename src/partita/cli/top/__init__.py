@@ -1,0 +1,1 @@
+"""`partita top`: a live view of a server in the terminal, over its operations endpoint."""
