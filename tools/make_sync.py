@@ -14,7 +14,7 @@ from pathlib import Path
 
 import libcst as cst
 from sync_translation import Renames, translate
-from sync_wrapping import Wrapper, imports_of, wrap, wrap_opening
+from sync_wrapping import Wrapper, imports_of, wrap, wrap_opening, wrap_service
 
 PROJECT = Path(__file__).parents[1]
 PACKAGE = PROJECT / "src/partita"
@@ -61,6 +61,8 @@ class Wrapping:
     wrappers: tuple[Wrapper, ...]
     opening: tuple[str, str, str, str]
     """Module and name of the function that opens, the class that it returns, and a note."""
+    service: tuple[str, ...] = ()
+    """The same of the function that joins a service."""
 
     def text(self) -> str:
         module, name, result, note = self.opening
@@ -70,10 +72,15 @@ class Wrapping:
         replaced = {*wrapped, *self.public, *TYPE_VARIABLES, "T", "logger"}
         code = [f'"""{self.summary}"""\n', self.imports]
         code += [imports_of(each, source, replaced) for each, source in sources.items()]
-        code += [f"__all__ = {sorted([*self.public, *wrapped, name])}\n"]
+        names = [*self.public, *wrapped, name, *self.service[1:2]]
+        code += [f"__all__ = {sorted(names)}\n"]
         code += [f'{each} = TypeVar("{each}")' for each in TYPE_VARIABLES]
         code += [wrap(each, sources[each.module], wrapped) for each in self.wrappers]
         code += [wrap_opening(sources[module], name, result, note)]
+        if self.service:
+            module, name, result, note = self.service
+            source = cst.parse_module(_path(module).read_text("utf-8"))
+            code += [SERVICE_TYPES, wrap_service(source, name, result, note)]
         names = ", ".join(dict.fromkeys(f"{each.rpartition('.')[2]}.py" for each in modules))
         renames = Renames(text={"`partita.open_state`": "`open_state`"})
         return translate("\n".join(code), _docstring(self.summary, names), renames)
@@ -97,12 +104,42 @@ from partita.reliable import opening
 from partita.reliable.blocking import Attempt, OnDataLoss, OpenCollection, OpenState
 from partita.reliable.blocking import RestoreContext, Snapshot, Transaction
 from partita.reliable.blocking import open_block
+from partita.reliable.blocking import AutoOperations
 from partita.reliable.blocking_feed import ChangeFeed, OpenDictionary
+from partita.reliable.blocking_service import Service, open_service_block, restore_state
+from partita.reliable.service import service
+from partita.reliable.service.requests import Request
+from partita.reliable.collections.concurrent_queue import (
+    AutoConcurrentQueue as AsyncAutoConcurrentQueue,
+)
 from partita.reliable.collections.concurrent_queue import (
     ReliableConcurrentQueue as AsyncConcurrentQueue,
 )
+from partita.reliable.collections.dictionary import AutoDictionary as AsyncAutoDictionary
+from partita.reliable.collections.dictionary import ReliableDictionary as AsyncDictionary
+from partita.reliable.collections.queue import AutoQueue as AsyncAutoQueue
 from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
 """
+UPSERT_NOTE = (
+    "They are called in the thread of the state: they must be quick, and must not use the state."
+)
+SERVICE_NOTE = (
+    "`opened` and `handle` are ordinary functions and are called in other threads. The process has "
+    "joined when this returns, and leaves by `with`, by `close()`, or at the end of the program."
+)
+SERVICE_TYPES = """
+OnOpened = Callable[[StateManager], None]
+Handle = Callable[[StateManager, Request], bytes]
+"""
+OPEN_BODY = (
+    "inner: object = self._within(tx, self._inner.open, declared)",
+    "if isinstance(inner, AsyncQueue):",
+    "    return ReliableQueue(self._thread, inner)",
+    "if isinstance(inner, AsyncConcurrentQueue):",
+    "    return ReliableConcurrentQueue(self._thread, inner)",
+    "assert isinstance(inner, AsyncDictionary)",
+    "return ReliableDictionary(self._thread, inner)",
+)
 OPENING_NOTE = (
     "The state is open when this returns, and closed by `with`, by `close()`, or at the end of the "
     "program. Open it after a fork, never before: in a worker of the server, not where the server "
@@ -118,6 +155,7 @@ GENERATED: tuple[Twin | Wrapping, ...] = (
             names={
                 "AsyncPort": "SyncPort",
                 "AsyncKeyLocks": "KeyLocks",
+                "AsyncLoops": "ThreadLoops",
                 "open_async": "open_sync",
             },
             modules={
@@ -167,35 +205,64 @@ GENERATED: tuple[Twin | Wrapping, ...] = (
         "reliable/sync.py",
         "Reliable state without asyncio: for scripts, Django, Flask, and threads.",
         RELIABLE_IMPORTS,
-        ("Attempt", "ChangeFeed", "OnDataLoss", "RestoreContext", "Snapshot", "Transaction"),
+        (
+            *("Attempt", "ChangeFeed", "OnDataLoss", "RestoreContext", "Service", "Snapshot"),
+            *("Transaction", "restore_state"),
+        ),
         (
             Wrapper(
                 f"{COLLECTIONS}.dictionary",
                 "ReliableDictionary",
                 "OpenDictionary[K, V]",
                 (
-                    *("get", "get_many", "contains", "set", "add", "try_add", "upsert"),
-                    *("get_or_add", "compare_and_set", "pop", "delete", "clear"),
-                    *("count", "items", "keys", "values", "find"),
+                    *("auto", "get", "get_many", "contains", "get_versioned", "set", "add"),
+                    *("try_add", "upsert", "get_or_add", "compare_and_set", "pop", "delete"),
+                    *("clear", "count", "items", "keys", "values", "find"),
                 ),
                 notes={
-                    "upsert": "It is called in the thread of the state: it must be quick, and "
-                    "must not use the state.",
+                    "upsert": UPSERT_NOTE,
                     "items": "`where` is called in the thread of the state. Some hundred rows "
                     "are fetched ahead of those that are yielded.",
                 },
             ),
             Wrapper(
+                f"{COLLECTIONS}.dictionary",
+                "AutoDictionary",
+                "AutoOperations[AsyncAutoDictionary[K, V]], Generic[K, V]",
+                (
+                    *("get", "get_versioned", "get_many", "contains", "count", "set", "add"),
+                    *("try_add", "upsert", "get_or_add", "compare_and_set", "pop", "delete"),
+                    "clear",
+                ),
+                notes={"upsert": UPSERT_NOTE},
+            ),
+            Wrapper(
                 f"{COLLECTIONS}.queue",
                 "ReliableQueue",
                 "OpenCollection[AsyncQueue[V]], Generic[V]",
-                ("enqueue", "dequeue", "dequeue_many", "peek", "count", "items", "clear"),
+                ("auto", "enqueue", "dequeue", "dequeue_many", "peek", "count", "items", "clear"),
+            ),
+            Wrapper(
+                f"{COLLECTIONS}.queue",
+                "AutoQueue",
+                "AutoOperations[AsyncAutoQueue[V]], Generic[V]",
+                ("enqueue", "dequeue", "dequeue_many", "peek", "count", "clear"),
+            ),
+            Wrapper(
+                f"{COLLECTIONS}.concurrent_queue",
+                "AutoConcurrentQueue",
+                "AutoOperations[AsyncAutoConcurrentQueue[V]], Generic[V]",
+                (
+                    *("enqueue", "dequeue", "dequeue_many", "receive", "complete", "release"),
+                    *("peek", "count", "clear"),
+                ),
             ),
             Wrapper(
                 f"{COLLECTIONS}.concurrent_queue",
                 "ReliableConcurrentQueue",
                 "OpenCollection[AsyncConcurrentQueue[V]], Generic[V]",
                 (
+                    "auto",
                     *("enqueue", "dequeue", "dequeue_many", "receive", "complete", "release"),
                     *("returned", "peek", "count", "items", "clear"),
                 ),
@@ -206,18 +273,26 @@ GENERATED: tuple[Twin | Wrapping, ...] = (
                 "OpenState",
                 (
                     *("is_primary", "sequence", "epoch", "wait_primary", "step_down"),
-                    *("set_mutation_check", "dictionary", "queue", "concurrent_queue"),
+                    *("set_mutation_check", "open", "dictionary", "queue", "concurrent_queue"),
                     *("collections", "drop", "promote_schema", "rewrite", "read_at_least"),
-                    *("outcome", "checkpoint", "backup"),
+                    *("readable_versions", "outcome", "checkpoint", "backup"),
+                    *("on_commit", "on_collections"),
                 ),
                 inner="_inner",
                 notes={
                     "StateManager": "Any number of threads may use it, each with its own "
                     "transactions.",
+                    "on_commit": "It is called in the thread of the state and must not use the "
+                    "state.",
+                },
+                bodies={
+                    "open": OPEN_BODY,
+                    "drop": ("self._within(tx, self._inner.drop, name, timeout=timeout)",),
                 },
             ),
         ),
         ("partita.reliable.opening", "open_state", "StateManager", OPENING_NOTE),
+        ("partita.reliable.service.service", "open_service", "StateManager", SERVICE_NOTE),
     ),
 )
 

@@ -20,6 +20,7 @@ NAMES = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "anext": "next",
+    "AsyncIterable": "Iterable",
     "AsyncIterator": "Iterator",
     "StopAsyncIteration": "StopIteration",
 }

@@ -31,6 +31,8 @@ class Wrapper:
     """The attribute that holds the asynchronous object."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Paragraphs to add to docstrings, by method."""
+    bodies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The statements of methods that no rule fits."""
 
 
 def wrap(wrapper: Wrapper, source: cst.Module, wrapped: set[str]) -> str:
@@ -52,7 +54,8 @@ def wrap(wrapper: Wrapper, source: cst.Module, wrapped: set[str]) -> str:
             members.append(each)
             continue
         body = _Body(each, wrapper, wrapped, is_overloaded=each.name.value in overloaded)
-        members.append(_with_body(each, body.lines(), wrapper.notes.get(each.name.value, "")))
+        lines = wrapper.bodies.get(each.name.value) or body.lines()
+        members.append(_with_body(each, lines, wrapper.notes.get(each.name.value, "")))
     made = cst.parse_statement(f"class {wrapper.name}({wrapper.bases}): ...")
     made = made.with_changes(body=cst.IndentedBlock([each for each in members if each]))
     return cst.Module([made]).code
@@ -60,17 +63,37 @@ def wrap(wrapper: Wrapper, source: cst.Module, wrapped: set[str]) -> str:
 
 def wrap_opening(source: cst.Module, name: str, result: str, note: str) -> str:
     """Return the code of a function that opens what an asynchronous context manager opens."""
+    function, given = _opening(source, name, ["on_data_loss"])
+    lines = (
+        f"block = functools.partial(opening.{name}, {given})",
+        f"return open_block({result}, block, on_data_loss)",
+    )
+    return _opened(function, lines, result, note)
+
+
+def wrap_service(source: cst.Module, name: str, result: str, note: str) -> str:
+    """Return the code of a function that joins a service, whose states are of a class."""
+    function, given = _opening(source, name, ["opened", "handle"])
+    lines = (
+        f"block = functools.partial(service.{name}, {given})",
+        f"return open_service_block({result}, block, opened, handle)",
+    )
+    return _opened(function, lines, f"Service[{result}]", note)
+
+
+def _opening(source: cst.Module, name: str, converted: list[str]) -> tuple[cst.FunctionDef, str]:
+    """Return a function and its arguments, except those that are converted."""
     function = m.findall(source, m.FunctionDef(m.Name(name)))[0]
     parameters = function.params
     given = [each.name.value for each in parameters.params]
-    given += [f"{each.name.value}={each.name.value}" for each in parameters.kwonly_params]
-    given.remove("on_data_loss=on_data_loss")
-    lines = (
-        f"block = functools.partial(opening.{name}, {', '.join(given)})",
-        f"return open_block({result}, block, on_data_loss)",
-    )
+    keywords = (each.name.value for each in parameters.kwonly_params)
+    given += [f"{each}={each}" for each in keywords if each not in converted]
+    return function, ", ".join(given)
+
+
+def _opened(function: cst.FunctionDef, lines: Iterable[str], result: str, note: str) -> str:
     made = _with_body(function, lines, note)
-    returns = cst.Annotation(cst.Name(result))
+    returns = cst.Annotation(cst.parse_expression(result))
     return cst.Module([made.with_changes(decorators=[], returns=returns)]).code
 
 
@@ -102,7 +125,13 @@ class _Body:
 
     def lines(self) -> Iterator[str]:
         if any(m.matches(each.decorator, m.Name("property")) for each in self._source.decorators):
-            yield f"return {self._method}"
+            made = self._returned.split("[")[0]
+            is_wrapped = made in self._wrapped
+            yield (
+                f"return {made}(self._thread, {self._method})"
+                if is_wrapped
+                else (f"return {self._method}")
+            )
         elif self._returned.startswith("AsyncIterator["):
             yield f"return self._pages(tx, {self._arguments()})"
         elif self._tx is None:
@@ -145,6 +174,8 @@ class _Body:
         for each in parameters.params[1:]:
             if each.name.value != "tx":
                 yield self._argument(each)
+        if isinstance(parameters.star_arg, cst.Param):
+            yield f"*{parameters.star_arg.name.value}"
         for each in parameters.kwonly_params:
             yield f"{each.name.value}={self._argument(each)}"
         if parameters.star_kwarg is not None:

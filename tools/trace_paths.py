@@ -47,7 +47,7 @@ WARM_UPS = 3
 TRACES = 20
 FILES_MAX = {
     "point read": 12,
-    "group of three": 16,
+    "group of three": 17,
     "dictionary set and commit": 12,
     "routed session": 8,
     "typed save": 20,

@@ -53,6 +53,12 @@ def test_the_tutorial_is_one_program_that_runs(tmp_path: Path) -> None:
     run("\n".join(blocks), tmp_path)
 
 
+def test_the_program_that_shows_its_state_runs(tmp_path: Path) -> None:
+    (block,) = code_blocks(PROJECT / "docs" / "operations" / "console.md", "python")
+
+    run(block, tmp_path)
+
+
 def test_the_example_of_tables_runs(tmp_path: Path) -> None:
     run((PROJECT / "examples" / "tables.py").read_text("utf-8"), tmp_path)
 

@@ -60,7 +60,7 @@ def parse(words: list[str]) -> None:
     verb.make_context("partita", words)
 
 
-@pytest.mark.parametrize("unit", ["partita.service", "partita@.service"])
+@pytest.mark.parametrize("unit", ["partita.service", "partita@.service", "partita-worker@.service"])
 def test_a_unit_starts_a_command_that_exists(unit: str) -> None:
     text = (DEPLOY / unit).read_text("utf-8")
     (line,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)

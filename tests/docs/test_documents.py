@@ -20,6 +20,7 @@ from docs.sources import (
 from partita.blobs.rules import limits as blob_limits
 from partita.cli.config import SETTINGS
 from partita.cli.main import command
+from partita.heat import limits as heat_limits
 from partita.queues import limits as queue_limits
 from partita.reliable.values import limits as reliable_limits
 from partita.service.http.message_bytes import HttpLimits
@@ -98,8 +99,16 @@ def test_links_inside_the_project_resolve(document: Path) -> None:
             assert anchor in {anchor_of(heading) for heading in headings(linked)}, target
 
 
+def operations_text() -> str:
+    pages = [
+        PROJECT / "docs" / "operations.md",
+        *sorted((PROJECT / "docs/operations").glob("*.md")),
+    ]
+    return "\n".join(page.read_text("utf-8") for page in pages)
+
+
 def test_every_flag_is_in_the_operations_document() -> None:
-    text = (PROJECT / "docs" / "operations.md").read_text("utf-8")
+    text = operations_text()
 
     flags = set(flags_of(command())) - {"--help"}
 
@@ -109,14 +118,13 @@ def test_every_flag_is_in_the_operations_document() -> None:
 
 def test_every_verb_is_in_the_documents_and_no_planned_one_exists() -> None:
     grammar = (PROJECT / "docs" / "cli.md").read_text("utf-8")
-    text = grammar + (PROJECT / "docs" / "operations.md").read_text("utf-8")
+    text = grammar + operations_text()
 
     verbs = set(verbs_of(command(), "partita"))
     rows = re.findall(r"^\| (`partita .*) \| \*planned\*", grammar, re.MULTILINE)
     planned = {name for row in rows for name in re.findall(r"`(partita(?: [a-z][a-z-]*)+)", row)}
 
     assert {verb for verb in verbs if f"`{verb}" not in text and f"$ {verb}" not in text} == set()
-    assert {"partita copy", "partita import"} <= planned
     assert {name for name in planned if any(verb.startswith(name) for verb in verbs)} == set()
 
 
@@ -146,6 +154,15 @@ def test_every_limit_of_queues_and_blobs_is_in_the_limits_document() -> None:
 
     assert {"MESSAGE_BYTES_MAX", "BLOCKS_COMMITTED_MAX"} <= names
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_every_limit_of_heat_is_in_the_limits_document() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    section = text[text.index("## Heat (") :].split("\n## ")[0]
+    names = {name for name in vars(heat_limits) if name.isupper()}
+
+    assert {"BUCKETS_MAX", "TENS_KEPT_SECONDS"} <= names
+    assert {name for name in names if f"`{name}`" not in section} == set()
 
 
 def test_every_limit_of_reliable_state_is_in_the_limits_document() -> None:

@@ -12,8 +12,13 @@ from partita.service.formats.error_wire import STATUS
 
 FAMILIES = {"UsageError", "ConflictError", "UnavailableError", "DamageError"}
 NEVER_ON_THE_WIRE = (
-    *("reliable/", "shards/", "patterns/", "cli/", "simulation/", "service/backup/"),
+    "retrying.py",
+    *("bulk/", "reliable/", "shards/", "patterns/", "cli/", "simulation/", "service/backup/"),
+    "service/hosting/locations.py",
+    "heat/",
     "local_postgres.py",
+    "console/",
+    "scaleout/catalog/heat.py",
     "scaleout/copying/",
 )
 """What is raised only here meets no HTTP: it has a heading and no status."""

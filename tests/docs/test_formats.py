@@ -1,6 +1,7 @@
 """The bytes that the format documents show are those that the code writes."""
 
 import re
+import zlib
 from decimal import Decimal
 
 import msgspec
@@ -8,13 +9,15 @@ import pytest
 from sqlalchemy import MetaData
 
 from docs.sources import PROJECT, code_blocks
+from partita.heat.axes import Bucket
+from partita.heat.packing import pack
 from partita.patterns.encryption import sealing as encryption
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.following import moving
 from partita.patterns.following.eventual_transactions import Started
-from partita.patterns.operations.run_query import Kept, Position
+from partita.patterns.operations.continuations import Kept, Position
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types import row_layout as layout
-from partita.patterns.types.blob_values import BlobReference
 from partita.patterns.writing import derived_fields as derived
 from partita.patterns.writing import index_rows as copies
 from partita.patterns.writing import outbox_entry as outbox
@@ -53,6 +56,12 @@ def test_the_record_of_the_document_is_what_is_written() -> None:
     assert b"".join(shown_bytes("reliable-log.md")) == records.encode_record(record)
 
 
+def test_the_axis_of_the_document_is_what_is_packed() -> None:
+    packed = pack([Bucket("a", "ab", (3, 0, 0, 300, 0))])
+
+    assert b"".join(shown_bytes("heat.md")) == zlib.decompress(packed[1:])
+
+
 def test_the_values_of_the_document_are_what_is_written() -> None:
     codec: ValueCodec[User] = ValueCodec(User)
     user = User("ada@example.org", 3)
@@ -75,7 +84,7 @@ def test_the_sizes_of_the_document_are_those_of_the_log() -> None:
 def test_every_file_begins_as_its_document_says() -> None:
     magics = {
         "reliable-log.md": (segment.MAGIC, segment.FORMAT),
-        "checkpoint.md": (checkpoint.MAGIC, checkpoint.FORMAT),
+        "checkpoint.md": (checkpoint.MAGIC, checkpoint.PLAIN_FORMAT),
         "backup.md": (backup_chain.MAGIC, backup_chain.FORMAT),
     }
 
@@ -146,7 +155,7 @@ def test_the_texts_of_typed_entities_are_what_is_written() -> None:
         outbox.Entry([touched]),
         OutboxReference("staff", entry),
         Started("archive", '{"id":123}'),
-        BlobReference(name, 3, "2c26b46b", "partita-large"),
+        LargeValue(name, 3, "2c26b46b", "partita-large"),
         Kept(1, "0123456789abcdef", position),
         Kept(2, "0123456789abcdef", Position(passed=RowKey("Sales", "emp_000123"), seen=7)),
         Kept(2, "0123456789abcdef", inside),

@@ -14,7 +14,12 @@ FILES_MAX = 16
 LAYERED = {"patterns", "service", "blobs", "reliable", "shards", "cli"}
 EDGES = {
     *("patterns.ports", "patterns.grants", "patterns.aio", "patterns.sync", "patterns.faults"),
-    *("patterns.testing", "patterns.single_flight", "patterns.scan_warnings"),
+    *(
+        "patterns.testing",
+        "patterns.single_flight",
+        "patterns.background",
+        "patterns.scan_warnings",
+    ),
 }
 """Of patterns: what performs I/O or knows the official SDK."""
 FOLDERS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent.name != "cli")

@@ -19,6 +19,10 @@ FORBIDDEN = {
 ALLOWED = {
     ("service/http/protocol.py", "data_received"),  # asyncio.Protocol calls it so
     ("service/http/protocol.py", "data"),  # and so its argument
+    ("patterns/series/log_handler.py", "log_handler"),  # as logging.handlers names them
+    ("patterns/series/log_handler.py", "LogHandler"),
+    ("bulk/http_client.py", "data_received"),
+    ("bulk/http_client.py", "data"),
     ("reliable/nats/link.py", "_pending_data_size"),  # of nats-py
     ("scaleout/connections/checks.py", "data_sync_retry"),  # of PostgreSQL
 }
@@ -39,7 +43,10 @@ def words(name: str) -> set[str]:
 
 
 def is_allowed(file: str, name: str) -> bool:
-    if file.startswith(("reliable/", "shards/", "cli/shards")) and name in MANAGER:
+    if (
+        file.startswith(("reliable/", "shards/", "cli/shards", "console/sources/"))
+        and name in MANAGER
+    ):
         return True
     return name in DOMAIN_TERMS or (file, name) in ALLOWED
 

@@ -21,10 +21,11 @@ from partita.patterns.encryption import sealing as encryption
 from partita.patterns.encryption.keyring import AesKey, Keyring
 from partita.patterns.following.worker import Report, _do_text
 from partita.patterns.keys.templates import KeyTemplate
-from partita.patterns.operations.run_query import Ask, parse_continuation, print_continuation
+from partita.patterns.operations.continuations import parse_continuation, print_continuation
+from partita.patterns.operations.run_query import Ask, fingerprint_of
 from partita.patterns.planning.filter_text import evaluate_values
 from partita.patterns.planning.plans import PointRead, QueryPlan, plan_query
-from partita.patterns.ports.connecting import Folder, Remote, parse
+from partita.patterns.ports.connecting import remote_capabilities
 from partita.patterns.ports.direct_rows import members_of
 from partita.patterns.ports.group_body import etag_of, read_answer
 from partita.patterns.ports.row_requests import read_page
@@ -37,6 +38,7 @@ from partita.patterns.types.decorators import entity, entity_type
 from partita.patterns.writing import outbox_entry as outbox
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.rows import encode, marks_of
+from partita.service.hosting.locations import Folder, Remote, parse
 from partita.tables import filters, limits
 
 
@@ -211,7 +213,7 @@ def _query() -> Ask:
 
 def continuation(data: bytes) -> bool:
     text = data.decode("utf-8", "surrogateescape")
-    query = _query()
+    query = fingerprint_of(_query())
     try:
         position = parse_continuation(query, text)
     except PartitaError:
@@ -271,7 +273,7 @@ def place(data: bytes) -> bool:
     assert found.key or found.sas
     assert not (found.key and found.sas)
     assert repr(found) == f"Remote({found.endpoints!r})"
-    assert isinstance(found.capabilities, Capabilities)
+    assert isinstance(remote_capabilities(found), Capabilities)
     assert parse(_printed(found)) == found
     return True
 

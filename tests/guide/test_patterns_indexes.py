@@ -457,9 +457,23 @@ class TestInterPartitionSecondaryIndexPattern:
         assert "empid_Sales" not in request
         assert "email_Sales" in request
 
-    async def test_an_index_elsewhere_cannot_be_unique(self) -> None:
-        with pytest.raises(DefinitionError, match="Only an index in the entity's own partition"):
-            index(Clerk, table="ClerksByEmail", partition="{email}", row="one", unique=True)
+    async def test_an_index_elsewhere_is_unique_by_claims_of_whole_values(
+        self, partita_db: Database
+    ) -> None:
+        @entity(table="Agents", partition="{dept}", row="{id:06d}")
+        class Agent:
+            dept: str
+            id: int
+            email: str
+
+        with pytest.raises(DefinitionError, match="only a hash of 'email'"):
+            index(Agent, table="Hashed", partition="{email:hash16}", row="one", unique=True)
+        index(Agent, table="AgentsByEmail", partition="{email}", row="one", unique=True)
+        agents = partita_db.table(Agent)
+        await partita_db.create_tables()
+        await agents.save(Agent(dept="Sales", id=1, email="a@contoso.com"))
+        with pytest.raises(UniqueViolationError):
+            await agents.save(Agent(dept="Legal", id=1, email="a@contoso.com"))
 
     async def test_numbers_in_its_row_keys_are_padded(self) -> None:
         with pytest.raises(DefinitionError):

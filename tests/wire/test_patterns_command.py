@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,7 @@ def a_worker(
     command = [sys.executable, "-m", "partita.cli.main", "patterns", "worker", "worker_models"]
     options = db.context.options
     queues = ("--queue", options.queues[0], "--poison-queue", options.poison_queue)
-    quick = ("--poll", "0.05", "--sweep-every", "0", "--json")
+    quick = ("--poll", "0.05", "--sweep-every", "0", "--report-every", "0", "--json")
     with subprocess.Popen(
         [*command, *queues, *quick, *flags],
         cwd=folder,
@@ -236,6 +238,89 @@ def lose_hints(db: Database) -> None:
     while messages := db.run(ask(ReceiveMessages(queue, 32))):
         for message in messages:
             db.run(ask(DeleteMessage(queue, message)))
+
+
+def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    """Ask the health port."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", path, headers={"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+def test_rate_backlog_and_age_are_printed_and_measured(
+    server: LiveServer, db: Database, application: Path
+) -> None:
+    db.table(Employee).upsert(Employee(dept="Sales", id=80, email="80@contoso.com"))
+    db.start(working, name="h", id=80)
+    port = free_port()
+    flags = ("--health-port", str(port), "--report-every", "0.2", "--tasks", "1")
+    with a_worker(server, db, application, *flags) as process:
+        eventually((application / "taken-h").exists)
+        eventually(lambda: get(port, "/readyz")[0] == 200)
+        for each in range(3):  # they wait: the only task is busy
+            db.table(Employee).save(Employee(dept="Sales", id=81 + each, email=f"{each}@x.org"))
+        assert process.stderr is not None
+        lines: list[dict[str, Any]] = []
+        while not lines or lines[-1]["waiting"] < 4 or not lines[-1]["oldest_seconds"]:
+            lines.append(json.loads(process.stderr.readline()))
+        metrics = get(port, "/metrics")[1]
+        healthy, elsewhere = get(port, "/healthz"), get(port, "/metrics", "evil.example")
+        unknown = get(port, "/api/v1/now")
+        (application / "go-h").touch()
+        eventually(lambda: 'partita_outbox_entries_total{queue="' in get(port, "/metrics")[1])
+        eventually(lambda: all((application / f"view-{81 + each}").exists() for each in range(3)))
+        worked = stop_with_lines(process)
+
+    assert (lines[-1]["busy"], lines[-1]["tasks"], lines[-1]["poison"]) == (1, 1, 0)
+    label = f'{{queue="{db.context.options.queues[0]}"}}'
+    assert f"partita_outbox_messages{label} 4" in metrics
+    assert f"partita_outbox_age_seconds{label}" in metrics
+    assert f"partita_poison_total{label} 0" in metrics
+    assert "partita_build_info" in metrics
+    assert healthy == (200, "ok\n")
+    assert (elsewhere[0], unknown[0]) == (400, 401)
+    assert worked["transactions"] == 1
+
+
+def stop_with_lines(process: subprocess.Popen[str]) -> dict[str, Any]:
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.mark.proof
+def test_a_worker_without_its_server_is_not_ready(
+    tmp_path_factory: pytest.TempPathFactory, application: Path
+) -> None:
+    alone = LiveServer(tmp_path_factory.mktemp("alone"), "--in-memory")
+    port = free_port()
+    try:
+        with (
+            connect(alone.connection_string) as db,
+            a_worker(alone, db, application, "--health-port", str(port)) as process,
+        ):
+            eventually(lambda: get(port, "/readyz")[0] == 200)
+            alone.kill()
+            eventually(lambda: get(port, "/readyz")[0] == 503)
+            answers = get(port, "/readyz")[1], get(port, "/healthz")[0]
+            stop(process)
+    finally:
+        alone.kill()
+
+    assert answers[0].startswith("not ready: Messages cannot be received: ")
+    assert answers[1] == 200
 
 
 def test_a_worker_that_lost_its_server_still_stops(

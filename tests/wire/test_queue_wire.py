@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from support.live import LiveServer
+from support.live import LiveServer, on_every_front_end
 from wire.raw import GUID, TIME
-from wire.raw_queue import MESSAGE, RawQueueClient
+from wire.raw_queue import MESSAGE, QueueAnswer, RawQueueClient
 
 HTTP_DATE = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
 RECEIPT = "[A-Za-z0-9+/]{32}"
@@ -319,10 +319,11 @@ def test_a_preflight_asks_the_rules_of_the_queue_service(start_server: Any) -> N
     assert client.send("OPTIONS", "/work", headers=asked, is_signed=False).status == 403
     assert client.send("PUT", "/?restype=service&comp=properties", rules).told == "202"
 
-    allowed = client.send("OPTIONS", "/work", headers=asked, is_signed=False)
+    def preflight() -> QueueAnswer:
+        return client.send("OPTIONS", "/work", headers=asked, is_signed=False)
 
-    assert allowed.status == 200
-    assert allowed["Access-Control-Allow-Origin"] == "https://a.example"
+    assert on_every_front_end(lambda: preflight().status == 200)
+    assert preflight()["Access-Control-Allow-Origin"] == "https://a.example"
 
 
 def test_a_page_of_queues_goes_on_where_the_marker_says(

@@ -755,7 +755,7 @@ def test_download_may_answer_a_body_that_nobody_read(live: StreamingServer) -> N
 
 
 def test_log_of_a_download_has_its_length_and_the_whole_time(live: StreamingServer) -> None:
-    live.start(log=live.logged.append)
+    live.start(observer=live)
     live.gives(pattern(20 * MEBIBYTE))
     client = live.client().send(get("give"))
     live.until(lambda: live.streaming.download.taken_bytes > 0)
@@ -764,8 +764,8 @@ def test_log_of_a_download_has_its_length_and_the_whole_time(live: StreamingServ
     client.read()
 
     live.until(lambda: len(live.logged) == 1)
-    assert live.logged[0].body_bytes == 20 * MEBIBYTE
-    assert live.logged[0].duration_seconds == 7
+    assert live.logged[0].bytes_out == 20 * MEBIBYTE
+    assert live.logged[0].ms == 7000
 
 
 def test_end_of_the_loop_closes_a_download(live: StreamingServer) -> None:

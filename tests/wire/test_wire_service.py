@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from support.live import on_every_front_end
 from wire.conftest import StartServer
 from wire.raw import JSON, Answer, RawClient
 
@@ -79,6 +80,8 @@ def with_cors(start_server: StartServer) -> RawClient:
     """A server of its own whose account lets pages of https://good.example in."""
     client = RawClient(start_server("--in-memory").endpoint)
     assert client.send("PUT", "/?restype=service&comp=properties", CORS).status == 202
+    asked = {"Origin": "https://good.example", "Access_Control_Request_Method": "PUT"}
+    assert on_every_front_end(lambda: preflight(client, **asked).status == 200)
     return client
 
 

@@ -35,10 +35,10 @@ def hasty() -> None:
     """Acknowledge a change of an entity before it is committed."""
     write = trips.Trips.write
 
-    async def write_later(self: trips.Trips, item: trips.Change) -> Any:
+    async def write_later(self: trips.Trips, item: trips.Change, keys: Any) -> Any:
         async def later() -> None:
             await asyncio.sleep(HASTE_SECONDS)
-            await write(self, item)
+            await write(self, item, keys)
 
         task = asyncio.ensure_future(later())
         task.add_done_callback(lambda done: done.exception())

@@ -4,27 +4,17 @@ An operation of unknown outcome happened at some time after it was sent, perhaps
 never. If its value was read, it happened, and has the version that was read. If not, it explains
 refusals; a delete explains that an entity was absent.
 
-The versions of an entity are ticks, and rise while it exists. One that was deleted leaves nothing
-behind. So an insert may have an earlier version than those that were deleted if they were made
-while it was on its way, or if the clocks of two front ends differ by so little that both are ready.
+The versions of an entity are ticks, and rise, also when it is deleted and inserted again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from crash.version_order import Event, violations
-from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX
-from partita.ticks import TICKS_PER_SECOND
 
 NEVER = 1 << 61
 """The return of an operation that had no answer."""
-
-
-CHANGES = ("put", "insert", "update", "delete")
-ROOM = 16
-"""Versions are multiplied by it to have places between them."""
-CLOSE_TICKS = int(CLOSE_SECONDS_MAX * TICKS_PER_SECOND)
 
 
 class Doubt(NamedTuple):
@@ -81,48 +71,4 @@ def _unexplained_of_one(
         if len(fewer) < len(found):
             known.append(delete)
             found = fewer
-    return _with_late_inserts(known, found) if found else found
-
-
-def _with_late_inserts(events: list[Event], found: list[str]) -> list[str]:
-    """Try to place inserts with early versions behind the deletes of later ones."""
-    events = [_moved(event, {}) for event in events]
-    is_better = True
-    while found and is_better:
-        is_better = False
-        for moved in _with_one_moved(events):
-            fewer = violations(moved)
-            if len(fewer) < len(found):
-                events, found, is_better = moved, fewer, True
-                break
     return found
-
-
-def _with_one_moved(events: list[Event]) -> Iterator[list[Event]]:
-    inserts = [event for event in events if event.kind in ("insert", "put")]
-    for insert in sorted(inserts, key=lambda event: event.version):
-        for place in _places_behind_deletes(insert, events):
-            yield [_moved(event, {insert.version: place}, 1) for event in events]
-
-
-def _places_behind_deletes(insert: Event, events: Sequence[Event]) -> list[int]:
-    changes = sorted(
-        (event for event in events if event.kind in CHANGES and event.version > insert.version),
-        key=lambda event: (event.version, event.kind == "delete"),
-    )
-    places = []
-    for event in changes:
-        is_close = event.version - insert.version <= CLOSE_TICKS * ROOM
-        if event.returned < insert.invoked and not is_close:
-            break  # it was over before the insert began: the insert must have a later version
-        if event.kind == "delete" and event.invoked < insert.returned:
-            places.append(event.version + 1)
-    return places
-
-
-def _moved(event: Event, places: Mapping[int, int], factor: int = ROOM) -> Event:
-    """Return the event with other versions; between two of them is room for one."""
-    version, expected = event.version * factor, event.expected * factor
-    return event._replace(
-        version=places.get(version, version), expected=places.get(expected, expected)
-    )

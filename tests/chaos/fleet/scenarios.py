@@ -15,6 +15,7 @@ from chaos.fleet.world import (
     ROLE,
     SERVE,
     Fault,
+    Postgres,
     World,
     a_database,
     check,
@@ -26,6 +27,7 @@ from chaos.fleet.world import (
 from chaos.report import Outcome
 from chaos.scenario import RECOVERY_SECONDS_MAX, Run, Scenario
 from crash.test_disk_full import fill_with_junk
+from partita.scaleout.schema import entities
 from support.pgbouncer import PATHS, pgbouncer
 
 MINUTE_SECONDS = 60.0
@@ -100,6 +102,8 @@ def clocks(run: Run) -> Outcome:
     variant = "willful" if run.is_broken else "whole"
     programs = [changed(f"{variant}@{ahead:g}") for ahead in SKEWS]
     with a_database(run) as server, front_ends_on(server, run, programs) as world:
+        if run.is_broken:
+            _ignore_removed(server)
         ready = [each.is_ready() for each in world.front_ends]
         if ready != [ahead == 0.0 for ahead in SKEWS]:
             outcome.violations.append(f"ready are {ready} of clocks that are {SKEWS} s wrong")
@@ -113,6 +117,14 @@ def clocks(run: Run) -> Outcome:
             inject(run, world, {"kill of a front end, clocks 2 h apart": kill}, books, outcome)
         check(run, world, books, outcome)
     return outcome
+
+
+def _ignore_removed(server: Postgres) -> None:
+    """Let an entity that was deleted and inserted again have an earlier etag."""
+    check = "IF early IS NOT NULL THEN"
+    assert check in entities.FUNCTIONS
+    with server.connect() as connection:
+        connection.execute(entities.FUNCTIONS.replace(check, "IF false THEN").encode())
 
 
 # --- a pooler ---------------------------------------------------------------------------------
@@ -174,7 +186,9 @@ def _fill(world: World, junk: Path) -> float:
 
 SCENARIOS = [
     Scenario("fleet, 3 front ends", "acknowledges before it commits", fleet),
-    Scenario("fleet, clocks 2 h apart", "stamps by its own clock", clocks, share=0.7),
+    Scenario(
+        "fleet, clocks 2 h apart", "stamps by its own clock, forgets deletes", clocks, share=0.7
+    ),
     Scenario("fleet, full disk", "acknowledges before it commits", full_disk, share=0.7),
 ]
 SKIPPED: dict[str, str] = {}

@@ -14,3 +14,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("name", sa.String(80), nullable=False),
     )
+
+
+def downgrade() -> None:
+    op.drop_table("blog")

@@ -19,3 +19,7 @@ def upgrade() -> None:
         ),
     )
     op.create_index("by 100%", 'Order "Lines"', ["tenant id", "100%"])
+
+
+def downgrade() -> None:
+    op.drop_table('Order "Lines"')
