@@ -199,23 +199,20 @@ async def _prepare(postgres: LocalPostgres) -> Mapping[str, str]:
         await connection.execute("VACUUM ANALYZE partita.entity")
         defined = await connection.fetchval(
             "SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n"
-            " ON n.oid = p.pronamespace WHERE n.nspname = 'partita' AND p.proname = 'write_1'"
+            " ON n.oid = p.pronamespace WHERE n.nspname = 'partita' AND p.proname = 'write_2'"
         )
         await connection.execute("CREATE SCHEMA IF NOT EXISTS bench")
-        defined = _replaced(r"FUNCTION partita\.write_1", "FUNCTION bench.write_1", defined)
+        defined = _replaced(r"FUNCTION partita\.write_2", "FUNCTION bench.write_2", defined)
         # From the locks to the check of the ranges.
         defined = _replaced(r"(?s)\nBEGIN\n.*?\n  (?=IF groups IS NULL)", "\nBEGIN\n  ", defined)
         await connection.execute(defined)
     finally:
         await connection.close()
     read, write = (getattr(trips, name) for name in STATEMENTS)
-    read = _replaced(r"(?s)WITH own AS \(.*?\n\)\n", "", read)
-    read = _replaced(r"(?s)own\s+CROSS JOIN unnest", "unnest", read)
     # The parameters must keep their types.
-    read = _replaced(
-        r"WHERE own\.owned = .*", "WHERE $1::int[] IS NOT NULL AND $2::bigint[] IS NOT NULL", read
-    )
-    write = _replaced(r"partita\.write_1", "bench.write_1", write)
+    unchecked = "$1::int IS NOT NULL AND $2::bigint IS NOT NULL"
+    read = _replaced(r"(?s)EXISTS \(.*\)", unchecked, read)
+    write = _replaced(r"partita\.write_2", "bench.write_2", write)
     return dict(zip(STATEMENTS, (read, write), strict=True))
 
 

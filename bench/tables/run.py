@@ -77,6 +77,14 @@ class Row:
             return None
         return median_run(self.partita).rate / median_run(self.azurite).rate
 
+    @property
+    def cpu_ratio(self) -> float | None:
+        """How many times less processor time a request takes on ours."""
+        if not self.azurite or not self.partita:
+            return None
+        ours = median_run(self.partita).server_cpu_us
+        return median_run(self.azurite).server_cpu_us / ours if ours else None
+
 
 def main() -> bool:
     """Run everything; return whether it failed."""
@@ -217,7 +225,7 @@ def print_report(
 ) -> bool:
     """Print the ratios; return whether a target was missed, or not shown to be met."""
     head = ["workload", "c", "azurite", "ours", "ratio", "target", "met"]
-    head += ["azurite p50/p99 ms", "ours p50/p99 ms", "cpu us each"]
+    head += ["azurite cpu us", "ours cpu us", "cpu ratio", "azurite p50/p99 ms", "ours p50/p99 ms"]
     print()
     report.print_table(head, [_cells(row) for row in rows])
     verdicts = [verdict(row) for row in rows]
@@ -312,9 +320,11 @@ def _cells(row: Row) -> list[str]:
         "-" if ratio is None else f"{ratio:.1f}",
         "-" if target is None else f"{target:g}",
         verdict(row),
+        _cpu(row.azurite),
+        _cpu(row.partita),
+        "-" if row.cpu_ratio is None else f"{row.cpu_ratio:.1f}",
         _latency(row.azurite),
         _latency(row.partita),
-        f"{_cpu(row.azurite)} / {_cpu(row.partita)}",
     ]
 
 
@@ -341,6 +351,7 @@ def document_of(row: Row) -> dict[str, object]:
         "workload": row.workload,
         "clients": row.clients,
         "ratio": row.ratio,
+        "cpu_ratio": row.cpu_ratio,
         "target": row.target,
         "met": verdict(row),
         "azurite": row.azurite,

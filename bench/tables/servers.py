@@ -71,7 +71,10 @@ class Server:
         words = shlex.split(self.command.format(path=self.folder, port=self.port))
         with self.log_path.open("ab") as log:
             self.started_at = time.perf_counter()
-            self._process = subprocess.Popen(words, stdout=log, stderr=log, cwd=PROJECT)
+            # A group of its own: a launcher may start the server as its child.
+            self._process = subprocess.Popen(
+                words, stdout=log, stderr=log, cwd=PROJECT, start_new_session=True
+            )
         if wait:
             self.wait_until(self._answers, timeout=60)
 
@@ -92,7 +95,7 @@ class Server:
         """Ask for a clean stop; after 30 s end the process."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
@@ -102,9 +105,13 @@ class Server:
     def kill(self) -> None:
         """End the process at once, as a crash would."""
         assert self._process is not None
-        self._process.kill()
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time used so far by the process, its children and its database."""
