@@ -18,7 +18,7 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
 	--build-deps-for editable
 
-.PHONY: help serve test proof wire-postgresql soak chaos azurite check format bench lock clean
+.PHONY: help serve test proof wire-postgresql soak chaos azurite check format bench instructions lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,12 +49,13 @@ azurite: $(DEV) ## Run the tests of the typed layer against Azurite (ARGS="-k la
 	PYTHONPATH=tests $(PYTEST) -p azurite.plugin tests/azurite tests/patterns \
 		tests/guide/test_patterns_*.py $(ARGS)
 
-check: $(DEV) ## Check generated code, format, lint, types and import rules
+check: $(DEV) ## Check generated code, format, lint, types (also of the console) and import rules
 	$(BIN)/python tools/make_sync.py --check
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_console.py
 
 format: $(DEV) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format
@@ -67,10 +68,14 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/scaleout/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/blobs/run.py $(filter --quick --demand,$(ARGS))
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/bulk/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/shards/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/patterns/run.py $(filter --quick --demand,$(ARGS))
+
+instructions: $(DEV) ## Count instructions per request (needs valgrind; BASE=main compares; ARGS="--only W1,W2")
+	$(BIN)/python bench/service/instructions.py $(if $(BASE),--base $(BASE)) $(ARGS)
 
 lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml
@@ -80,7 +85,7 @@ lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 		--output-file requirements/scaleout.txt pyproject.toml
 
 clean: ## Remove everything that these targets made, but no data
-	rm -rf .venv tests/wire/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf .venv tests/wire/js/node_modules tests/console/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache build dist
 
 .venv/pyvenv.cfg:
