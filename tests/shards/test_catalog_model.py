@@ -147,7 +147,7 @@ class CatalogMachine(RuleBasedStateMachine):
         work = lambda: self.maps[who].update_mapping(
             mapping, shard=self.shards[shard], status=status, token=held[4]
         )
-        if held[3] and shard != held[2]:
+        if held[3] and shard != held[2] and status is None:
             self._refused(UsageError, work)
         else:
             self._done(work, [*self._without(held), (*held[:2], shard, is_online, held[4])])
