@@ -331,7 +331,6 @@ class PostgresCatalogMachine(CatalogMachine):
         return an_empty_database(name)
 
 
-@pytest.mark.timeout(1200)  # proof has many examples, and shares its cores
 @pytest.mark.repeated
 def test_a_map_on_sqlite_is_like_its_model() -> None:
     run_state_machine_as_test(
