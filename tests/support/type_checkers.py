@@ -42,7 +42,7 @@ def pyright(folder: Path, *names: str, mode: Literal["standard", "strict"] = "st
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
     program = str(PYRIGHT / "node_modules" / "pyright" / "index.js")
     done = run(node, program, "--pythonpath", sys.executable, *names, variables={}, folder=folder)
-    return f"{done.stdout}{done.stderr}"
+    return str(done.stdout) + str(done.stderr)
 
 
 def wrong_lines(printed: str, name: str) -> set[int]:
