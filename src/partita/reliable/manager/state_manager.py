@@ -438,33 +438,75 @@ class StateManager:
         )
         return await self.open(declared)
 
+    @overload
     async def queue(
         self,
         name: str,
         *,
         value: type[V],
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableQueue[V]: ...
+    @overload
+    async def queue(
+        self,
+        name: str,
+        *,
+        value: object,
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableQueue[Any]: ...
+    async def queue(
+        self,
+        name: str,
+        *,
+        value: Any,
         version: int | Schema = 1,
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
-    ) -> ReliableQueue[V]:
+    ) -> ReliableQueue[Any]:
         """Open a queue with strict order by its options, as `open(Queue(...))` does."""
-        return await self.open(
-            Queue(name, value=value, version=version, upcasts=upcasts, mutable=mutable)
+        declared: Queue[Any] = Queue(
+            name, value=value, version=version, upcasts=upcasts, mutable=mutable
         )
+        return await self.open(declared)
 
+    @overload
     async def concurrent_queue(
         self,
         name: str,
         *,
         value: type[V],
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableConcurrentQueue[V]: ...
+    @overload
+    async def concurrent_queue(
+        self,
+        name: str,
+        *,
+        value: object,
+        version: int | Schema = ...,
+        upcasts: Sequence[Callable[..., Any]] = ...,
+        mutable: Literal["refuse", "copy"] = ...,
+    ) -> ReliableConcurrentQueue[Any]: ...
+    async def concurrent_queue(
+        self,
+        name: str,
+        *,
+        value: Any,
         version: int | Schema = 1,
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
-    ) -> ReliableConcurrentQueue[V]:
+    ) -> ReliableConcurrentQueue[Any]:
         """Open a queue for many consumers by its options, as `open(ConcurrentQueue(...))` does."""
-        return await self.open(
-            ConcurrentQueue(name, value=value, version=version, upcasts=upcasts, mutable=mutable)
+        declared: ConcurrentQueue[Any] = ConcurrentQueue(
+            name, value=value, version=version, upcasts=upcasts, mutable=mutable
         )
+        return await self.open(declared)
 
     def collections(self) -> list[Opened]:
         """List all collections of the state, by name."""

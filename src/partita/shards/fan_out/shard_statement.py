@@ -26,6 +26,7 @@ from sqlalchemy import (
     Numeric,
     Select,
     SelectBase,
+    SQLColumnExpression,
     String,
     Table,
     TextualSelect,
@@ -65,7 +66,8 @@ _COMPARABLE: tuple[type[TypeEngine[Any]], ...] = (
     Uuid,
 )
 
-OrderBy = str | ColumnElement[Any]
+OrderBy = str | SQLColumnExpression[Any]
+"""The name of a result column, or a column: of a table or of a mapped class."""
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -39,19 +39,21 @@ LOCK_NUMBER = int.from_bytes(b"partitaM")
 ENVIRONMENT_TEMPLATE = '''\
 """Alembic's environment: run on the connection that is given, else on sqlalchemy.url."""
 
+from typing import Any
+
 from alembic import context
 from sqlalchemy import create_engine, pool
 
 from my_application.models import Base  # your models
 
 
-def run(**where):
+def run(**where: Any) -> None:
     context.configure(target_metadata=Base.metadata, **where)
     with context.begin_transaction():
         context.run_migrations()
 
 
-url = context.config.get_main_option("sqlalchemy.url")
+url = context.config.get_main_option("sqlalchemy.url", "")
 connection = context.config.attributes.get("connection")
 if context.is_offline_mode():
     run(url=url, literal_binds=True, dialect_opts={"paramstyle": "named"})

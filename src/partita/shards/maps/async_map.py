@@ -5,7 +5,7 @@ They have the names of `ShardMap`; its own names with an `a` in front are the sa
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from sqlalchemy import URL, Executable
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -20,6 +20,7 @@ from partita.shards.routing.retry import AnyPolicy, arun
 from partita.shards.routing.session import AsyncRoutedSessionmaker, async_sessionmaker
 
 T = TypeVar("T")
+A = TypeVar("A", bound=AsyncSession)
 
 
 class AsyncShardMap:
@@ -40,18 +41,49 @@ class AsyncShardMap:
         """Return an async connection to a shard of the map, as `ShardMap.connect_shard()` does."""
         return aconnect_shard(self._map, shard, validate=validate, credentials=credentials)
 
-    def sessionmaker(self, **options: Any) -> AsyncRoutedSessionmaker[AsyncSession]:
+    @overload
+    def sessionmaker(self, *, class_: type[A], **options: Any) -> AsyncRoutedSessionmaker[A]: ...
+    @overload
+    def sessionmaker(self, **options: Any) -> AsyncRoutedSessionmaker[AsyncSession]: ...
+    def sessionmaker(self, **options: Any) -> AsyncRoutedSessionmaker[Any]:
         """Return a factory of async sessions."""
         return async_sessionmaker(self._map, **options)
 
-    def begin(self, key: Any, **options: Any) -> AbstractAsyncContextManager[AsyncSession]:
+    @overload
+    def begin(
+        self, key: Any, *, class_: type[A], **options: Any
+    ) -> AbstractAsyncContextManager[A]: ...
+    @overload
+    def begin(self, key: Any, **options: Any) -> AbstractAsyncContextManager[AsyncSession]: ...
+    def begin(self, key: Any, **options: Any) -> AbstractAsyncContextManager[Any]:
         """Open a session of a key and a transaction that is committed at the end of the block."""
         return async_sessionmaker(self._map, **options).begin(key)
 
+    @overload
+    async def run(
+        self,
+        key: Any,
+        fn: Callable[[A], Awaitable[T]],
+        *,
+        class_: type[A],
+        retry: AnyPolicy | None = None,
+        idempotent: bool = False,
+        **options: Any,
+    ) -> T: ...
+    @overload
     async def run(
         self,
         key: Any,
         fn: Callable[[AsyncSession], Awaitable[T]],
+        *,
+        retry: AnyPolicy | None = None,
+        idempotent: bool = False,
+        **options: Any,
+    ) -> T: ...
+    async def run(
+        self,
+        key: Any,
+        fn: Callable[[Any], Awaitable[T]],
         *,
         retry: AnyPolicy | None = None,
         idempotent: bool = False,

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
@@ -32,7 +32,9 @@ from partita.shards.routing.session import RoutedSession, async_sessionmaker, se
 from partita.ticks import Clock
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Session | AsyncSession)
+S = TypeVar("S", bound=Session)
+A = TypeVar("A", bound=AsyncSession)
+AnySession = TypeVar("AnySession", bound=Session | AsyncSession)
 P = ParamSpec("P")
 
 _TRANSIENT = (MappingOfflineError, StaleMappingError, ShardOfflineError, OperationPendingError)
@@ -93,10 +95,31 @@ def pauses_of(policy: AnyPolicy, clock: Clock) -> Iterator[float]:
         yield policy.delay(failures, clock)
 
 
+@overload
+def run(
+    shard_map: RoutedMap,
+    key: Any,
+    fn: Callable[[S], T],
+    *,
+    class_: type[S],
+    retry: AnyPolicy | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> T: ...
+@overload
 def run(
     shard_map: RoutedMap,
     key: Any,
     fn: Callable[[RoutedSession], T],
+    *,
+    retry: AnyPolicy | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> T: ...
+def run(
+    shard_map: RoutedMap,
+    key: Any,
+    fn: Callable[[Any], T],
     *,
     retry: AnyPolicy | None = None,
     idempotent: bool = False,
@@ -124,10 +147,31 @@ def run(
         time.sleep(pause)
 
 
+@overload
+async def arun(
+    shard_map: RoutedMap,
+    key: Any,
+    fn: Callable[[A], Awaitable[T]],
+    *,
+    class_: type[A],
+    retry: AnyPolicy | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> T: ...
+@overload
 async def arun(
     shard_map: RoutedMap,
     key: Any,
     fn: Callable[[AsyncSession], Awaitable[T]],
+    *,
+    retry: AnyPolicy | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> T: ...
+async def arun(
+    shard_map: RoutedMap,
+    key: Any,
+    fn: Callable[[Any], Awaitable[T]],
     *,
     retry: AnyPolicy | None = None,
     idempotent: bool = False,
@@ -189,7 +233,7 @@ def routed(
     retry: AnyPolicy | None = None,
     idempotent: bool = False,
     **options: Any,
-) -> "Callable[[Callable[Concatenate[S, P], T]], Callable[P, T]]":
+) -> "Callable[[Callable[Concatenate[AnySession, P], T]], Callable[P, T]]":
     """Return a decorator that passes a routed session for the key in `argument`.
 
     The session is the first argument of the function; callers omit it. A coroutine function gets
@@ -198,7 +242,7 @@ def routed(
     if not isinstance(argument, str):
         raise _argument_missing(argument, argument)
 
-    def decorate(function: Callable[Concatenate[S, P], T]) -> Callable[P, T]:
+    def decorate(function: Callable[Concatenate[AnySession, P], T]) -> Callable[P, T]:
         signature = _without_session(function, argument)
 
         def unit_of_work(*arguments: P.args, **named: P.kwargs) -> tuple[Any, Callable[[Any], Any]]:

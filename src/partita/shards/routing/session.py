@@ -279,17 +279,41 @@ def async_sessionmaker(shard_map: RoutedMap, **options: Any) -> AsyncRoutedSessi
     return AsyncRoutedSessionmaker(shard_map, **options)
 
 
-def begin(shard_map: RoutedMap, key: Any, **options: Any) -> AbstractContextManager[RoutedSession]:
+@overload
+def begin(
+    shard_map: RoutedMap, key: Any, *, class_: type[S], **options: Any
+) -> AbstractContextManager[S]: ...
+@overload
+def begin(
+    shard_map: RoutedMap, key: Any, **options: Any
+) -> AbstractContextManager[RoutedSession]: ...
+def begin(shard_map: RoutedMap, key: Any, **options: Any) -> AbstractContextManager[Any]:
     """Open a session of a key and a transaction that is committed at the end of the block."""
     return sessionmaker(shard_map, **options).begin(key)
 
 
+@overload
+def scoped_session(
+    shard_map: RoutedMap,
+    scopefunc: Callable[[], Any] | None,
+    keyfunc: Callable[[], Any],
+    *,
+    class_: type[S],
+    **options: Any,
+) -> sqlalchemy_scoped_session[S]: ...
+@overload
 def scoped_session(
     shard_map: RoutedMap,
     scopefunc: Callable[[], Any] | None,
     keyfunc: Callable[[], Any],
     **options: Any,
-) -> sqlalchemy_scoped_session[RoutedSession]:
+) -> sqlalchemy_scoped_session[RoutedSession]: ...
+def scoped_session(
+    shard_map: RoutedMap,
+    scopefunc: Callable[[], Any] | None,
+    keyfunc: Callable[[], Any],
+    **options: Any,
+) -> sqlalchemy_scoped_session[Any]:
     """Return a registry with one session per scope; `keyfunc()` returns the key of the scope."""
     make = sessionmaker(shard_map, **options)
     return sqlalchemy_scoped_session(
