@@ -91,6 +91,7 @@ def test_a_folder_that_is_set_for_every_server_does_not_refuse_a_database() -> N
         ("blob_store", "http://ada:hush-hush@bucket"),
         ("blob_store", "file://relative"),
         ("blob_store", "/a/folder"),
+        ("path", URL),
     ],
 )
 def test_an_address_of_another_kind_is_refused_and_not_repeated(name: str, text: str) -> None:
