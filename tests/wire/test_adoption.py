@@ -192,6 +192,15 @@ def test_a_row_of_another_form_is_listed_and_sets_the_status(
     assert "'p', '0020'" in printed
 
 
+def test_a_table_that_does_not_exist_is_told_to_be_checked(
+    server: LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert adopt(server, "Nowhere")[0] == 2
+
+    error = capsys.readouterr().err
+    assert "Check the name: `partita query` lists the tables." in error
+
+
 def test_the_sample_is_bounded_and_takes_rows_of_several_partitions(
     server: LiveServer, python: tuple[TableServiceClient, str]
 ) -> None:

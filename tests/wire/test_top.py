@@ -95,7 +95,10 @@ def test_without_the_token_the_hint_names_the_flag(
 
 @pytest.mark.parametrize(
     ("url", "told"),
-    [("http://127.0.0.1:1", "cannot be read"), ("nonsense", "is not the address")],
+    [
+        ("http://127.0.0.1:1", "cannot be read: Connection refused."),
+        ("nonsense", "is not the address"),
+    ],
 )
 def test_a_wrong_address_is_told_in_one_line(
     url: str, told: str, capsys: pytest.CaptureFixture[str]

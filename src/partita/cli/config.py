@@ -345,6 +345,16 @@ def _path(raw: object, folder: Path) -> Path:
     return folder / Path(_text(raw)).expanduser()
 
 
+def _data_folder(raw: object, folder: Path) -> Path:
+    """Read the data folder; a URL would be taken for the name of a new folder."""
+    if isinstance(raw, str) and is_postgresql(raw):
+        raise _invalid(
+            "The data folder cannot be a PostgreSQL database.",
+            hint="Give --store postgresql://USER@HOST/DATABASE instead of --path.",
+        )
+    return _path(raw, folder)
+
+
 def _text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
         raise _invalid("A text is required.")
@@ -549,7 +559,7 @@ def _invalid(message: str, *, hint: str = "") -> ConfigurationError:
 
 
 SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
-    "path": (_path, Path("partita-data")),
+    "path": (_data_folder, Path("partita-data")),
     "in_memory": (_truth, False),
     "store": (_store, SQLITE),
     "local": (_truth, False),

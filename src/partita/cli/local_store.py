@@ -10,12 +10,26 @@ from pathlib import Path
 
 from partita.cli.config import Config
 from partita.errors import ConfigurationError
-from partita.local_postgres import LocalPostgres
+from partita.local_postgres import CLUSTER_FOLDER, LocalPostgres
 from partita.service.hosting.opening import Place, import_scaleout
 from partita.storage.folder import FolderLock, make_folder
 
 POSTGRES_FOLDER, BLOBS_FOLDER = "postgres", "blobs"
 """The folders of the database, and of blobs above 64 KiB, in the data folder."""
+
+
+def local_store_warnings(config: Config) -> list[str]:
+    """Return a warning if the data folder also has the database of --local, which is not served."""
+    folder = config.folder
+    if config.is_on_postgresql or folder is None:
+        return []
+    if not (folder / POSTGRES_FOLDER / CLUSTER_FOLDER).is_dir():
+        return []
+    warning = (
+        f"{folder} also has a PostgreSQL database, whose accounts are not served: give --store"
+        " postgres --local to serve them."
+    )
+    return [warning]
 
 
 @contextlib.asynccontextmanager

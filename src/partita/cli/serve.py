@@ -20,7 +20,7 @@ import msgspec
 import partita
 from partita.addresses import is_loopback
 from partita.cli.config import Config, check, warnings
-from partita.cli.local_store import opened_place
+from partita.cli.local_store import local_store_warnings, opened_place
 from partita.cli.operations import token_of
 from partita.cli.reload import ServeFile, reload, serve_file
 from partita.clock import SystemClock
@@ -78,6 +78,8 @@ class Start(msgspec.Struct, frozen=True):
     """sqlite, postgres (in the folder), or the URL of a database without its login."""
     path: str | None
     durability: str
+    database: str | None = None
+    """The URL of the PostgreSQL of --local, for other verbs; it accepts this machine only."""
     metrics_endpoint: str | None = None
     metrics_token: str | None = None
     """Only if it is in no file."""
@@ -95,6 +97,8 @@ class Built(msgspec.Struct, frozen=True):
     operations_server: Server | None
     operations_token: str
     """Empty if a file has it."""
+    local_database: str | None
+    """The URL of the PostgreSQL of --local."""
     stopping: asyncio.Event
     failed: asyncio.Event
     """Set by a store that failed to sync: the process must end and recover by a restart."""
@@ -114,7 +118,7 @@ def serve(config: Config, *, as_json: bool, read: Callable[[], Config]) -> int:
 
 
 def _serve_with(config: Config, logs: Logs, read: Callable[[], Config], *, as_json: bool) -> int:
-    said = warnings(config)
+    said = [*warnings(config), *local_store_warnings(config)]
     fitting = connections_that_fit(raise_open_files(), len(config.ports))
     if fitting < config.connections_max:
         said.append(
@@ -178,7 +182,7 @@ async def _serve(
                 running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
                 await asyncio.sleep(0)  # signals are handled before the start is printed
                 ports = {name: server.port for name, server in built.servers.items()}
-                start = _with_operations(start_of(config, ports, console), config, built)
+                start = _with_built(start_of(config, ports, console), config, built)
                 print(as_line(start) if as_json else as_text(start), flush=True)
                 endpoints = (f"{name} on port {each.port}" for name, each in all_servers.items())
                 logger.info(
@@ -364,6 +368,7 @@ async def build(
             operations,
             _operations_server_of(config, operations, clock),
             "" if token_file is not None else token,
+            place.where if config.local and isinstance(place.where, str) else None,
             stopping,
             failed,
         )
@@ -481,8 +486,13 @@ def _tls_of(config: Config) -> TlsFiles | None:
     return TlsFiles(config.tls_cert, config.tls_key)
 
 
-def _with_operations(start: Start, config: Config, built: Built) -> Start:
-    """Add where the operations endpoint is, and its token if it is in no file."""
+def _with_built(start: Start, config: Config, built: Built) -> Start:
+    """Add the addresses that are known after the start.
+
+    They are those of the PostgreSQL of --local and of the operations endpoint, whose token is
+    added if it is in no file.
+    """
+    start = msgspec.structs.replace(start, database=built.local_database)
     server = built.operations_server
     if server is None:
         return start
@@ -544,6 +554,7 @@ def as_text(start: Start) -> str:
         *(f"  {name:<18} {endpoint}" for name, endpoint in served.items()),
         f"  listening on       {listening}",
         f"  data               {_place_of(start)} ({_DURABILITY[start.durability]})",
+        *([f"  database           {start.database}"] if start.database else []),
         f"  connection string  {start.connection_string}",
         *([f"  further accounts   {others}"] if others else []),
         *([f"  console            {start.console}"] if start.console else []),

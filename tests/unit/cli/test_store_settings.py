@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from partita.addresses import without_secrets
 from partita.cli.config import SQLITE, Config, check, load
+from partita.cli.local_store import local_store_warnings
 from partita.cli.main import main
 from partita.cli.serve import as_line, as_text, start_of
 from partita.errors import ConfigurationError
@@ -91,6 +93,7 @@ def test_a_folder_that_is_set_for_every_server_does_not_refuse_a_database() -> N
         ("blob_store", "http://ada:hush-hush@bucket"),
         ("blob_store", "file://relative"),
         ("blob_store", "/a/folder"),
+        ("path", URL),
     ],
 )
 def test_an_address_of_another_kind_is_refused_and_not_repeated(name: str, text: str) -> None:
@@ -189,3 +192,22 @@ def test_verbs_on_files_refuse_a_database(
 def test_an_object_store_of_an_account_in_a_folder_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="blob_store applies to PostgreSQL"):
         open_account(None, blob_store="file:///tmp")
+
+
+def test_the_database_of_a_local_store_is_told_for_other_verbs() -> None:
+    start = start_of(load({"store": "postgres", "local": True}, {}), PORTS)
+    url = "postgresql://ada@127.0.0.1:5432/postgres"
+
+    told = msgspec.structs.replace(start, database=url)
+
+    assert f"\n  database           {url}\n" in as_text(told)
+    assert "  database  " not in as_text(start)
+
+
+def test_a_folder_with_a_local_database_that_is_not_served_is_told(tmp_path: Path) -> None:
+    (tmp_path / "partita-data" / "postgres" / "cluster").mkdir(parents=True)
+
+    assert "--store postgres --local" in local_store_warnings(load({}, {}))[0]
+    assert local_store_warnings(load({"store": "postgres", "local": True}, {})) == []
+    assert local_store_warnings(load({"path": "elsewhere"}, {})) == []
+    assert local_store_warnings(load({"in_memory": True}, {})) == []

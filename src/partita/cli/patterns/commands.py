@@ -27,6 +27,8 @@ HINTS = {
     "TransactionUnknown": "Name the module of that transaction, too.",
 }
 """What to do about an error on the command line, where its own hint speaks of a program."""
+HINTS_OF = {"adopt": {"TableNotFound": "Check the name: `partita query` lists the tables."}}
+"""The same for one verb: `adopt` reads tables that another program made."""
 
 
 # Running a verb
@@ -34,7 +36,7 @@ HINTS = {
 
 def run(given: Given, verb: str) -> int:
     """Run the function that `verb` names as `module:name`; return the exit status."""
-    with in_one_line(given, HINTS, _translated):
+    with in_one_line(given, HINTS | HINTS_OF.get(given.verb, {}), _translated):
         try:
             facts = load("partita.cli.patterns.opening:run")(given, verb)
         except ModuleNotFoundError as error:

@@ -113,7 +113,10 @@ class Designed(Facts, frozen=True):
             yield f"{finding.code}: {finding.subject}: {finding.message}"
             yield f"  guide: {finding.section} (docs/patterns/{finding.page})"
         yield ""
-        yield "From the accesses alone:"
+        if self.proposals:
+            yield "From the accesses alone:"
+        else:
+            yield "No keys are proposed: declare accesses with @entity(access=[access(...)])."
         for each in self.proposals:
             mark = " (declared)" if each.is_declared else ""
             yield f"{each.type}, {each.access}: {each.text}{mark}"

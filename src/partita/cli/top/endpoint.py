@@ -87,7 +87,13 @@ class Endpoint:
         except json.JSONDecodeError as error:
             raise _unreadable(self._url, "its answer is not JSON") from error
         except OSError as error:
-            raise _unreadable(self._url, str(error)) from error
+            raise _unreadable(self._url, _reason_of(error)) from error
+
+
+def _reason_of(error: OSError) -> str:
+    """Return why no answer came, as the operating system says it."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return (isinstance(cause, OSError) and cause.strerror) or str(cause)
 
 
 def _unreadable(url: str, reason: str) -> UnavailableError:
