@@ -103,14 +103,16 @@ class _Shape:
             for name in annotated
         ]
         types: list[tuple[str, Any]] = []
+        self._numbers: list[Callable[[Any], Any]] = []
         for name, field in fields.items():
-            kind: Any = str | int | float | bool
+            kind: Any = type(members[name])
             if name not in kept:
                 kind = Any
             elif name.endswith(TYPE_SUFFIX):
                 kind = Literal[members[name]]
-            elif name in annotated:
-                kind = str
+            elif kind in (int, float):
+                kind = int | float  # `float` alone would print 3 as 3.0
+                self._numbers.append(attrgetter(field))
             types.append((field, kind))
         decoder = msgspec.json.Decoder(
             msgspec.defstruct(
@@ -145,8 +147,11 @@ class _Shape:
         for field in self._left_out:
             for each in found:
                 setattr(each, field, msgspec.UNSET)
-        text = _encode_lines(found)
-        return None if b"-0.0" in text else text.splitlines()
+        for number_of in self._numbers:
+            numbers = [*map(number_of, found)]
+            if 0 in numbers and "-0.0" in map(repr, numbers):
+                return None
+        return _encode_lines(found).split(b"\n")[:-1]
 
 
 def _match_lines(pattern: str) -> Callable[[str], object]:
@@ -169,8 +174,16 @@ def _find_shape(document: bytes | msgspec.Raw, form: bytes) -> _Shape | None:
         return None
     if any(kept[name] not in _PATTERNS for name in kept if name.endswith(TYPE_SUFFIX)):
         return None
+    # The canonical form has no nulls and not every annotation of a property, but another document
+    # with the same members may have to keep them.
+    if any(name not in kept and not _is_never_kept(name) for name in members):
+        return None
     shape = _Shape(members, set(kept))
     return shape if shape.print(document) == form else None
+
+
+def _is_never_kept(name: str) -> bool:
+    return name == TIMESTAMP or name.startswith("odata.")
 
 
 SHAPES_MAX = 4

@@ -17,8 +17,8 @@ _decode: Callable[[bytes | msgspec.Raw], dict[str, Any]] = msgspec.json.Decoder(
     dict[str, Any]
 ).decode
 _encode = msgspec.json.Encoder().encode
-_ETAG = b'\n{"odata.etag":"'
-"""How each document of a page begins, after the end of the previous line."""
+_ETAG = b'{"odata.etag":"'
+"""How each document of a page begins."""
 
 
 class Typed(msgspec.Struct, frozen=True):
@@ -82,16 +82,15 @@ def print_entity(entity: Typed) -> bytes:
 
 def lines_of(documents: Sequence[msgspec.Raw]) -> bytes:
     """Return the documents of a page without etags, as `without_etag` does, one per line."""
-    pieces = b"\n".join([b"", *documents]).split(_ETAG)[1:]
-    ends = [piece.find(b'","') for piece in pieces]
-    if pieces and len(pieces) == len(documents) and -1 not in ends:
-        lines = [piece[end + 2 :] for piece, end in zip(pieces, ends, strict=True)]
-        lines[0] = b"{" + lines[0]  # before they are joined: a page is large
-        lines[-1] += b"\n"
-        text = b"\n{".join(lines)
-        if b'"odata.' not in text:
-            return text
-    return b"".join([without_etag(document) + b"\n" for document in documents])
+    texts = [*map(bytes, documents)]
+    ends = [text.find(b'","', len(_ETAG)) for text in texts if text.startswith(_ETAG)]
+    if texts and len(ends) == len(texts) and -1 not in ends:
+        rests = [text[end + 2 :] for text, end in zip(texts, ends, strict=True)]
+        if not any(rest.startswith(b'"odata.') for rest in rests):
+            rests[0] = b"{" + rests[0]  # before they are joined: the text is large
+            rests[-1] += b"\n"
+            return b"\n{".join(rests)
+    return b"".join([without_etag(text) + b"\n" for text in texts])
 
 
 def without_etag(document: bytes | msgspec.Raw) -> bytes:
@@ -101,8 +100,8 @@ def without_etag(document: bytes | msgspec.Raw) -> bytes:
     b'{"PartitionKey":"p"}'
     """
     text = bytes(document)
-    if text.startswith(b'{"odata.etag":"'):
-        end = text.find(b'","', 15)
+    if text.startswith(_ETAG):
+        end = text.find(b'","', len(_ETAG))
         rest = text[end + 2 :]
         if end > 0 and not rest.startswith(b'"odata.'):
             return b"{" + rest

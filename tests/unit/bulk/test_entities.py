@@ -132,6 +132,70 @@ def test_a_number_has_one_form_whatever_was_seen_before(number: bytes) -> None:
     assert forms.of(keys % number) == canonical(keys % number)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b'"A":null', b'"A":"x"'),
+        (b'"A@odata.type":"Edm.String","A":"7"', b'"A@odata.type":"Edm.Int64","A":"7"'),
+        (b'"A@odata.type":"Edm.Int64","A":null', b'"A@odata.type":"Edm.Int64","A":"7"'),
+        (b'"A":0.5', b'"A":3'),
+        (b'"A":3', b'"A":3.0'),
+        (b'"A":3', b'"A":-0.0'),
+        (b'"A":true', b'"A":1'),
+        (b'"A":"1"', b'"A":1'),
+        (b'"A":"x","Timestamp":"y"', b'"A":"x","Timestamp":null'),
+    ],
+)
+def test_documents_of_the_same_members_have_their_own_forms(one: bytes, other: bytes) -> None:
+    keys = b'{"PartitionKey":"p","RowKey":"r",%s}'
+    for found in ((one, other, one), (other, one, other)):
+        lines = [keys % each for each in found]
+
+        forms = CanonicalForms()
+        assert [forms.of(line) for line in lines] == [canonical(line) for line in lines]
+        text = b"".join(line + b"\n" for line in lines)
+        assert forms.of_lines(text) == [canonical(line) for line in lines]
+
+
+_SPELLINGS = st.sampled_from(
+    [
+        *(b'"%%s":%s' % each for each in (b"null", b"0", b"-0.0", b"0.0", b"3", b"3.0", b"1e2")),
+        *(b'"%%s":%s' % each for each in (b"true", b'"x"', b'"-0.0"', rb'"\u0041\n\/"')),
+        *(
+            b'"%%s@odata.type":"Edm.%s","%%s":%s' % each
+            for each in (
+                (b"Int64", b'"7"'),
+                (b"Int64", b'"07"'),
+                (b"Int64", b"null"),
+                (b"String", b'"7"'),
+                (b"Int32", b"7"),
+                (b"Double", b'"NaN"'),
+                (b"DateTime", b'"2024-01-01T00:00:00Z"'),
+                (b"DateTime", b'"2024-01-01T00:00:00.10Z"'),
+                (b"Binary", b'"AB=="'),
+            )
+        ),
+    ]
+)
+
+
+@given(st.lists(st.tuples(_SPELLINGS, _SPELLINGS), max_size=8), st.integers(1, 4))
+def test_any_spellings_in_any_order_have_their_own_forms(
+    found: list[tuple[bytes, bytes]], size: int
+) -> None:
+    lines = [
+        b'{"PartitionKey":"p","RowKey":"r",%s,%s}'
+        % (one.replace(b"%s", b"A"), other.replace(b"%s", b"B"))
+        for one, other in found
+    ]
+    forms = CanonicalForms()
+
+    for first in range(0, len(lines), size):
+        part = lines[first : first + size]
+        text = b"".join(line + b"\n" for line in part)
+        assert forms.of_lines(text) == [canonical(line) for line in part]
+
+
 def test_entities_of_too_many_shapes_have_their_forms() -> None:
     forms = CanonicalForms()
     for number in range(2 * MISSES_MAX):
@@ -169,6 +233,8 @@ def test_an_etag_is_cut_without_decoding_the_rest() -> None:
         [rb'{"odata.etag":"W/\"1\"","A":"\n{\"odata.etag\":\""}', b'{"odata.etag":"2","A":1}'],
         [b'{"odata.etag":"1","A":1}', b'{"A":1,"odata.etag":"1"}', b'{"A":1}'],
         [b'{"odata.etag":"1"}', b'{"odata.etag":"1","odata.id":"x","A":1}'],
+        [b'{"odata.etag":"1","A":1}', b'{"odata.etag":"1","odata.id":"x","A":1}'],
+        [b'{"odata.etag":"1","A":1,"odata.id":"x"}'],
     ],
 )
 def test_lines_of_a_page_are_its_documents_without_etags(documents: list[bytes]) -> None:
