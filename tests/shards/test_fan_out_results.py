@@ -57,7 +57,7 @@ VALUES: list[tuple[str, Any, object]] = [
     ("bytes", LargeBinary, b"\x00\xff"),
     ("boolean", Boolean, True),
     ("date", Date, date(2024, 2, 29)),
-    ("moment", DateTime, datetime(2024, 2, 29, 12, 30, 0, 5)),
+    ("moment", DateTime, datetime(2024, 2, 29, 12, 30, 0, 5)),  # noqa: DTZ001 - without a zone
     ("time", Time, time(23, 59, 59)),
     ("uuid", Uuid, UUID(int=7)),
 ]

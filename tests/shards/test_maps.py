@@ -514,6 +514,16 @@ def test_the_whole_domain_and_its_edges_are_found(both_urls: NewDatabase) -> Non
         ]
 
 
+def test_one_mapping_may_hold_all_keys(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        everything = catalog.tenants.create_mapping(Range(None, None), catalog.one)
+
+        for key in (-(2**63), 0, 2**63 - 1):
+            assert catalog.tenants.get(key) == everything
+            with catalog.tenants.connect(key) as connection:
+                assert connection.engine.url.database == catalog.one.location.database
+
+
 @pytest.mark.parametrize(
     "taken",
     [
