@@ -4,7 +4,7 @@ import ast
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
@@ -61,3 +61,13 @@ def code_blocks(document: Path, language: str) -> list[str]:
     """The fenced blocks whose info string is exactly `language`."""
     pattern = rf"^```{re.escape(language)}\n(.*?)^```$"
     return re.findall(pattern, document.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def missing_tests(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the tests and classes, as paths and names, that the project does not have."""
+    return sorted((path, name) for path, name in named if not _defines(PROJECT / path, name))
+
+
+def _defines(file: Path, name: str) -> bool:
+    definition = rf"^\s*(class|(async )?def) {name}\b"
+    return file.exists() and bool(re.search(definition, file.read_text("utf-8"), re.MULTILINE))

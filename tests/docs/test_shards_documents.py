@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import partita.shards
-from docs.sources import PROJECT, code_blocks
+from docs.sources import PROJECT, code_blocks, missing_tests
 from partita.shards.maps.recovery import Recovery
 
 DOCUMENTS = PROJECT / "docs" / "shards"
@@ -134,3 +134,22 @@ def test_every_public_name_of_shards_is_documented() -> None:
 
     assert {"split", "add_shard", "resolve"} <= methods
     assert {name for name in {*shards.__all__, *methods - INSIDE} if name not in text} == set()
+
+
+def test_every_behaviour_names_tests_that_exist() -> None:
+    text = (DOCUMENTS / "behaviours.md").read_text("utf-8")
+    rows = re.findall(r"^\| (?!Behaviour)(.+?) \| (.+?) \|", text, re.MULTILINE)
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+
+    assert len(rows) > 200
+    assert [behaviour for behaviour, tests in rows if "::test_" not in tests] == []
+    assert missing_tests(named) == []
+
+
+def test_a_test_that_does_not_exist_is_found() -> None:
+    here = "tests/docs/test_shards_documents.py"
+    wrong = [("tests/docs/test_nothing.py", "test_nothing"), (here, "test_nothing")]
+
+    found = missing_tests([*wrong, (here, "test_a_test_that_does_not_exist_is_found")])
+
+    assert found == wrong

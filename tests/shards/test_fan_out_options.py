@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Float, select
 
-from partita.errors import InvalidRequestError
+from partita.errors import ConfigurationError, InvalidRequestError
 from partita.shards.fan_out.plan import fan_out_plan
 from partita.shards.fan_out.threads import _ThreadStream
 from support.shop import Blog, Shop, a_shared_shop
@@ -28,6 +28,20 @@ def test_rows_are_ordered_by_floating_numbers(shop: Shop) -> None:
 def test_shards_of_a_fan_out_may_be_named_by_their_urls(shop: Shop) -> None:
     rows = shop.fan_out(select(Blog.tenant_id), shards=[shop.urls[0], shop.shards[2].location])
     assert sorted(row.tenant_id for row in rows) == [1, 42, 201]
+
+
+@pytest.mark.parametrize("absent", [None, ""])
+def test_a_shard_that_is_not_given_is_refused_before_any_is_asked(
+    shop: Shop, absent: object
+) -> None:
+    events: list[object] = []
+
+    with pytest.raises(ConfigurationError, match="InvalidLocation"):
+        shop.fan_out(
+            select(Blog.tenant_id), shards=[shop.shards[0], absent], on_event=events.append
+        )
+
+    assert events == []
 
 
 @pytest.mark.parametrize("options", [{"keys": "tenants"}, {"limit": "2"}, {"workers": 1.5}])

@@ -1,15 +1,41 @@
 """What callers take from a fan-out, as from a result of SQLAlchemy."""
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Callable
+from datetime import date, datetime, time
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import make_url, select, text
-from sqlalchemy.exc import MultipleResultsFound, NoResultFound
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Date,
+    DateTime,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Time,
+    Uuid,
+    insert,
+    make_url,
+    select,
+    text,
+)
+from sqlalchemy.exc import (
+    MultipleResultsFound,
+    NoResultFound,
+    OperationalError,
+    ProgrammingError,
+)
 
 from partita.errors import MappingOfflineError, NotSupportedError, ShardError
-from partita.shards import RetryPolicy
+from partita.shards import RetryPolicy, ShardMapManager, ShardStatus
 from shards.conftest import NewDatabase
 from support.shop import TENANTS, Blog, Shop, a_shared_shop, a_shop
 
@@ -24,6 +50,17 @@ async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
 ALL = select(Blog.tenant_id, Blog.id)
 ONE = ALL.where(Blog.tenant_id == 42)
 NONE = ALL.where(Blog.tenant_id == 7)
+VALUES: list[tuple[str, Any, object]] = [
+    ("integer", Integer, 7),
+    ("float", Float, 0.1),
+    ("string", String, "Zoë"),
+    ("bytes", LargeBinary, b"\x00\xff"),
+    ("boolean", Boolean, True),
+    ("date", Date, date(2024, 2, 29)),
+    ("moment", DateTime, datetime(2024, 2, 29, 12, 30, 0, 5)),  # noqa: DTZ001 - without a zone
+    ("time", Time, time(23, 59, 59)),
+    ("uuid", Uuid, UUID(int=7)),
+]
 
 
 def test_scalars_are_the_values_of_one_column(shop: Shop) -> None:
@@ -108,6 +145,46 @@ def test_begin_commits_at_the_end_of_the_block(shop: Shop) -> None:
 
     with shop.map.begin(42) as session:
         assert session.get(Blog, (42, 99)) is not None
+
+
+def test_values_of_every_type_are_those_that_each_shard_returns(
+    database_urls: NewDatabase,
+) -> None:
+    table = Table("thing", MetaData(), *(Column(name, kind) for name, kind, _ in VALUES))
+    with ShardMapManager.create(database_urls("catalog")) as manager:
+        things = manager.create_range_map("things", key=int)
+        shards = [things.create_shard(database_urls(name)) for name in ("one", "two")]
+        of_each = []
+        for shard in shards:
+            with shard.connect() as connection:
+                table.create(connection)
+                connection.execute(insert(table), {name: value for name, _, value in VALUES})
+                connection.execute(insert(table), {name: None for name, _, _ in VALUES})
+                of_each += connection.execute(select(table)).all()
+                connection.commit()
+
+        rows = things.fan_out(select(table)).all()
+
+        assert sorted(map(tuple, rows), key=str) == sorted(map(tuple, of_each), key=str)
+        assert tuple(value for _, _, value in VALUES) in {tuple(row) for row in rows}
+
+
+def test_a_shard_without_new_mappings_is_still_read(new_sqlite: NewDatabase) -> None:
+    with a_shop(new_sqlite) as shop:
+        shop.map.update_shard(shop.shards[1], status=ShardStatus.OFFLINE)
+
+        assert sorted(shop.fan_out(ALL).scalars()) == list(TENANTS)
+
+
+def test_errors_of_a_fan_out_come_back_from_another_process(shop: Shop) -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        shop.fan_out(text("SELECT nothing FROM blog"), policy="partial").all()
+
+    back = pickle.loads(pickle.dumps(raised.value))
+
+    assert [str(each) for each in back.exceptions] == [str(e) for e in raised.value.exceptions]
+    assert {each.shard for each in back.exceptions} == set(shop.shards)
+    assert {type(each.cause) for each in back.exceptions} <= {OperationalError, ProgrammingError}
 
 
 TWICE = RetryPolicy(attempts=2, first_delay=0)

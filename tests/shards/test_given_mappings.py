@@ -2,8 +2,13 @@
 
 import pytest
 
-from partita.errors import MappingNotFoundError, UsageError
-from partita.shards import MappingStatus, Range
+from partita.errors import (
+    MappingNotFoundError,
+    ShardNotFoundError,
+    ShardOfflineError,
+    UsageError,
+)
+from partita.shards import MappingStatus, Range, ShardStatus
 from support import catalogs
 from support.catalogs import OFFLINE, ONLINE, NewDatabase, a_catalog, assert_catalogs_agree
 
@@ -82,3 +87,21 @@ def test_the_shard_of_an_online_mapping_alone_is_not_changed(catalog_urls: NewDa
             catalog.tenants.update_mapping(5, shard=catalog.two)
 
         assert refused.value.code == "MappingOnline"
+
+
+def test_a_change_to_a_shard_that_refuses_it_leaves_an_online_mapping_online(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        mapping = catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+        others = catalog.manager.create_range_map("others", key=int)
+        foreign = others.create_shard(catalog.two.location)
+        offline = catalog.tenants.update_shard(catalog.two, status=ShardStatus.OFFLINE)
+
+        with pytest.raises(ShardOfflineError):
+            catalog.tenants.update_mapping(5, shard=offline, status=ONLINE)
+        with pytest.raises(ShardNotFoundError):
+            catalog.tenants.update_mapping(5, shard=foreign, status=ONLINE)
+
+        assert catalog.tenants.mappings() == [mapping]
+        assert_catalogs_agree(catalog.tenants)

@@ -218,6 +218,32 @@ def test_deleting_a_missing_map_is_silent(catalog_urls: NewDatabase) -> None:
         manager.delete_map("tenants")
 
 
+def test_maps_that_another_manager_creates_and_deletes_are_seen_at_once(
+    both_urls: NewDatabase,
+) -> None:
+    url = both_urls("catalog")
+    with ShardMapManager.create(url) as ours, ShardMapManager.open(url) as theirs:
+        assert theirs.list_maps() == []
+
+        made = ours.create_list_map("tenants", key=int)
+        assert theirs.get_map("tenants").id == made.id
+
+        ours.delete_map("tenants")
+        again = ours.create_range_map("tenants", key=str)
+        found = theirs.get_map("tenants")
+        assert (found.id, found.kind) == (again.id, "range")
+
+
+def test_a_database_of_two_maps_is_one_location(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        blogs = catalog.manager.create_list_map("blogs", key=int)
+        blogs.create_shard(catalog.one.location)
+
+        locations = catalog.manager.list_locations()
+
+        assert locations == [catalog.one.location, catalog.two.location]
+
+
 def test_a_map_with_shards_cannot_be_deleted(catalog_urls: NewDatabase) -> None:
     with a_catalog(catalog_urls) as catalog:
         with pytest.raises(ShardInUseError) as refused:
@@ -306,6 +332,26 @@ def test_the_schema_is_stored_with_the_map(both_urls: NewDatabase) -> None:
         assert third.get_map("tenants").schema is None
 
 
+def test_the_schema_of_one_map_is_replaced_and_those_of_others_are_not(
+    catalog_urls: NewDatabase,
+) -> None:
+    metadata = MetaData()
+    for name in ("blog", "post"):
+        Table(name, metadata, Column("tenant_id", Integer, primary_key=True))
+    blog, post = (ShardedSchema(metadata, keys={name: "tenant_id"}) for name in ("blog", "post"))
+    url = catalog_urls("catalog")
+    with ShardMapManager.create(url) as first:
+        for name in ("tenants", "others"):
+            first.create_range_map(name, key=int, schema=blog)
+        first.create_list_map("bare", key=int)
+
+        first.get_map("tenants").set_schema(post)
+
+    with ShardMapManager.open(url) as second:
+        schemas = {one.name: one.schema for one in second.list_maps()}
+    assert schemas == {"tenants": post, "others": blog, "bare": None}
+
+
 def test_a_schema_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
     metadata = MetaData()
     Table("blog", metadata, Column("tenant_id", Integer, primary_key=True))
@@ -316,10 +362,11 @@ def test_a_schema_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
         assert manager.list_maps() == []
 
 
-@pytest.mark.parametrize("work", ["create", "delete"])
+@pytest.mark.parametrize("work", ["create range", "create list", "delete"])
 def test_a_map_operation_that_is_cut_off_changes_nothing(both_urls: NewDatabase, work: str) -> None:
     works: dict[str, Callable[[ShardMapManager], object]] = {
-        "create": lambda manager: manager.create_range_map("new", key=int),
+        "create range": lambda manager: manager.create_range_map("new", key=int),
+        "create list": lambda manager: manager.create_list_map("new", key=int),
         "delete": lambda manager: manager.delete_map("there"),
     }
     with ShardMapManager.create(both_urls("catalog")) as manager:

@@ -514,6 +514,16 @@ def test_the_whole_domain_and_its_edges_are_found(both_urls: NewDatabase) -> Non
         ]
 
 
+def test_one_mapping_may_hold_all_keys(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        everything = catalog.tenants.create_mapping(Range(None, None), catalog.one)
+
+        for key in (-(2**63), 0, 2**63 - 1):
+            assert catalog.tenants.get(key) == everything
+            with catalog.tenants.connect(key) as connection:
+                assert connection.engine.url.database == catalog.one.location.database
+
+
 @pytest.mark.parametrize(
     "taken",
     [
@@ -667,6 +677,21 @@ def test_an_offline_mapping_changes_its_shard(catalog_urls: NewDatabase) -> None
         assert ranges_of(catalog.tenants) == [(Range(0, 10), catalog.two, True)]
         assert catalog.tenants.get(5, lookup="store") == moved
         assert_catalogs_agree(catalog.tenants)
+
+
+def test_an_update_of_a_range_that_is_repeated_changes_nothing_more(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        tenants, two = catalog.tenants, catalog.two
+        mapping = tenants.create_mapping(Range(0, 10), catalog.one)
+
+        for status in (OFFLINE, ONLINE):
+            mapping = tenants.update_mapping(mapping, shard=two, status=status)
+            assert tenants.update_mapping(mapping, shard=two, status=status) == mapping
+
+        assert ranges_of(tenants) == [(Range(0, 10), two, True)]
+        assert_catalogs_agree(tenants)
 
 
 def test_an_update_that_changes_nothing_keeps_the_mapping(catalog_urls: NewDatabase) -> None:
@@ -975,6 +1000,15 @@ def test_a_cached_lookup_asks_nobody(catalog_urls: NewDatabase) -> None:
         assert tenants.find_cached(7) is not None
         assert tenants.cache.counters()["hits"] == 2
         assert second.counters["lookups"] >= 3
+
+
+def test_a_range_that_is_not_cached_is_read_from_the_catalog(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        mapping = catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+        catalog.tenants.cache.clear()
+
+        assert catalog.tenants.get(5, lookup="cache") == mapping
+        assert catalog.tenants.find_cached(9) == mapping
 
 
 def test_another_manager_sees_changes_in_the_store(catalog_urls: NewDatabase) -> None:

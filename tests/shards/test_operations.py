@@ -16,10 +16,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from partita.errors import (
     CatalogMismatchError,
+    ConflictError,
     MappingExistsError,
     OperationPendingError,
     PartitaError,
     ShardOfflineError,
+    UsageError,
 )
 from partita.shards.catalog import executor as execution
 from partita.shards.catalog import global_catalog, local_catalog
@@ -299,6 +301,26 @@ def test_the_next_change_that_meets_an_unfinished_one_ends_it(
             scenario.assert_sound()
 
 
+@pytest.mark.parametrize("kind", sample(KINDS, 4))
+def test_a_change_that_is_repeated_ends_its_unfinished_self_first(
+    catalog_urls: NewDatabase, kind: str
+) -> None:
+    with a_scenario(catalog_urls) as (scenario, _):
+        manager = scenario.catalog.manager
+        for point in points_of(manager, getattr(scenario, kind)())[1:-1]:
+            work = getattr(scenario, kind)()
+            before = scenario.state()
+            with faults(manager, crash_at(point)), pytest.raises(CrashError):
+                work()
+
+            # The unfinished change may be finished instead of undone: then this one is refused.
+            with contextlib.suppress(ConflictError, UsageError):
+                work()
+
+            assert scenario.state() != before, point
+            scenario.assert_sound()
+
+
 def test_a_change_on_another_shard_does_not_wait(catalog_urls: NewDatabase) -> None:
     with a_scenario(catalog_urls) as (scenario, other):
         _crash(scenario, "create_range", "global prepared")
@@ -419,11 +441,12 @@ def test_a_target_that_keeps_failing_gives_the_mapping_back_to_its_source(
         work()
 
 
+@pytest.mark.parametrize("kind", ["create_range", "create_point"])
 def test_a_catalog_that_keeps_failing_at_the_end_is_finished_later(
-    both_urls: NewDatabase,
+    both_urls: NewDatabase, kind: str
 ) -> None:
     with a_scenario(both_urls) as (scenario, repairer):
-        work = scenario.create_range()
+        work = getattr(scenario, kind)()
 
         with (
             faults(scenario.catalog.manager, fail_at("global finishing", times=4)),

@@ -52,6 +52,12 @@ def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
 
 
 @pytest.fixture
+def on_sqlite() -> Iterator[Routed]:
+    with a_shared_map("sqlite") as made:
+        yield made
+
+
+@pytest.fixture
 def on_postgres() -> Iterator[Routed]:
     with a_shared_map() as made:
         yield made
@@ -406,6 +412,46 @@ def test_an_unreachable_shard_sends_its_clients_to_the_store_only_now_and_then(
             with pytest.raises(ShardOfflineError):
                 tenants.connect(5)
             assert len(looked_up) == times
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+async def test_the_pause_of_an_unreachable_shard_doubles_to_30_s_and_begins_anew_when_it_is_back(
+    on_sqlite: Routed, *, is_async: bool
+) -> None:
+    routed, home, clock = on_sqlite, on_sqlite.one.location, ManualClock()
+    with ShardMapManager.open(routed.urls[0], clock=clock) as manager:
+        tenants, reads = manager.get_map("tenants"), list[object]()
+        catalog = manager.executor.engine
+        event.listen(catalog, "before_cursor_execute", lambda *given: reads.append(given))
+
+        async def connect() -> None:
+            if is_async:
+                async with tenants.aconnect(5):
+                    return
+            tenants.connect(5).close()
+
+        async def asks_again_after(seconds: int) -> bool:
+            clock.advance(seconds)
+            reads.clear()
+            with pytest.raises(ShardOfflineError):
+                await connect()
+            return reads != []
+
+        point_shard(routed, "sqlite:////no/such/folder/shard.db")
+        assert await asks_again_after(0)
+        for pause in (5, 10, 20, 30, 30):
+            assert not await asks_again_after(pause - 1)
+            assert await asks_again_after(1)
+
+        point_shard(routed, home.text)
+        clock.advance(30)
+        await connect()
+        point_shard(routed, "sqlite:////no/such/folder/shard.db")
+        tenants.cache.clear()
+        assert await asks_again_after(0)
+        assert not await asks_again_after(4)
+        assert await asks_again_after(1)
+        await manager.aclose()
 
 
 def test_a_shard_that_was_attached_elsewhere_is_found_there(routed: Routed) -> None:

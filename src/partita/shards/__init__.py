@@ -30,7 +30,7 @@ from partita.errors import (
 )
 from partita.retrying import RetryPolicy
 from partita.shards.fleet.fleet import Fleet
-from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
+from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard, ShardStatus
 from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
@@ -70,6 +70,7 @@ __all__ = [
     "ShardMapNotFoundError",
     "ShardNotFoundError",
     "ShardOfflineError",
+    "ShardStatus",
     "ShardedSchema",
     "StaleMappingError",
     "UnknownOptionError",

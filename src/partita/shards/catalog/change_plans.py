@@ -192,7 +192,7 @@ def create_mappings(
     """Plan new mappings; `taken` describes existing mappings that hold some of their keys."""
     for description in taken:
         raise mapping_exists(shard_map.name, description)
-    _check_online(shard_map, shard)
+    check_online(shard_map, shard)
     return _on_one_shard("create_mapping", operation, shard_map, shard, (), added)
 
 
@@ -229,7 +229,7 @@ def update_mapping(
             facts={"map": shard_map.name, "mapping": mapping.id},
             hint="Take it offline with set_offline() first, or move it with fleet.move().",
         )
-    _check_online(shard_map, target)
+    check_online(shard_map, target)
     source_after = msgspec.structs.replace(source, last_operation=operation)
     target_after = msgspec.structs.replace(target, last_operation=operation)
     changes = (
@@ -312,7 +312,8 @@ def check_lock(shard_map: MapRow, mapping: MappingRow, token: str | None) -> Non
     )
 
 
-def _check_online(shard_map: MapRow, shard: ShardRow) -> None:
+def check_online(shard_map: MapRow, shard: ShardRow) -> None:
+    """Raise ShardOfflineError if the shard accepts no new mappings."""
     if shard.status != "online":
         raise shard_offline(shard_map.name, shard.location)
 

@@ -103,11 +103,12 @@ def update_mapping(
     """Change the shard or the status of a mapping, or both; the new mapping has a new id.
 
     The rows stay where they are. With another shard, an online mapping is taken offline first, as
-    `set_offline()` does, and only if `status` says what it is to be then: after a crash between
-    the two it is offline on its old shard.
+    `set_offline()` does, and only if `status` says what it is to be then: after a crash or an
+    error between the two it is offline on its old shard.
     """
     found = lookups.resolve(shard_map, mapping)
-    if found.is_online and shard not in {None, found.shard} and status is not None:
+    if found.is_online and shard is not None and shard != found.shard and status is not None:
+        _check_target(shard_map, found, shard)
         found = set_offline(shard_map, found, token=token)
     if shard in {None, found.shard} and status in {None, found.status}:
         return changes.read_current(shard_map, found, token)
@@ -127,6 +128,14 @@ def update_mapping(
         )
 
     return changes.run_and_cache(shard_map, build, found)[0]
+
+
+def _check_target(shard_map: OpenMap, mapping: Mapping, target: Shard) -> None:
+    # Before the mapping is taken offline: a refused change leaves it online.
+    def check(locked: LockedMap) -> None:
+        change_plans.check_online(locked.row, locked.shard(target.id))
+
+    changes.decide(shard_map, check, mapping)
 
 
 def set_offline(
