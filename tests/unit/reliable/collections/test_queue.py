@@ -506,6 +506,19 @@ async def test_a_dequeue_that_is_too_large_takes_nothing(
     assert await content(state, queue) == [0, 1, 2, 3]
 
 
+async def test_a_dequeue_that_was_too_large_may_be_made_smaller(
+    state: StateManager, queue: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await open_queue(state, 0, 1, 2, 3)
+    monkeypatch.setattr(state.core, "transaction_operations_max", 3)
+    async with state.transaction() as tx:
+        with pytest.raises(LimitExceededError):
+            await queue.dequeue_many(tx, 4)
+        assert await queue.dequeue_many(tx, 3) == [0, 1, 2]
+
+    assert await content(state, queue) == [3]
+
+
 def _extend(done: list[int], taken: list[int], _sequence: int) -> None:
     done.extend(taken)
 
