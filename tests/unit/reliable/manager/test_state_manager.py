@@ -866,18 +866,6 @@ class TestOpeningAtOnce:
         assert await upper.auto.count() == 0
         assert [one.name for one in state.collections()] == ["Users", "users"]
 
-    async def test_a_drop_that_waits_in_vain_leaves_the_collection_and_its_users(
-        self, state: StateManager
-    ) -> None:
-        users = await state.dictionary("users", key=str, value=User)
-        async with state.transaction() as tx:
-            await users.set(tx, "ada", User("ada@x"))
-            with pytest.raises(LockTimeoutError) as refused:
-                await state.drop("users", timeout=0)
-            assert refused.value.holder == tx.id
-
-        assert await users.auto.get("ada") == User("ada@x")
-
     async def test_a_collection_of_a_dropped_name_begins_empty(self, state: StateManager) -> None:
         users = await state.dictionary("users", key=str, value=User)
         await users.auto.set("ada", User("ada@x"))
