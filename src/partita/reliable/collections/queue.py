@@ -10,7 +10,6 @@ import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from partita.errors import PartitaError
 from partita.reliable.collections import enumeration
 from partita.reliable.collections.enumeration import scan, snapshot_view, transaction_view
 from partita.reliable.collections.snapshot import Snapshot
@@ -313,10 +312,6 @@ def _first_position(collection: Collection) -> bytes:
 
 def stage_all(tx: Transaction, space: Workspace, rows: Mapping[bytes, bytes | None]) -> None:
     """Stage every row or none: a value that is not returned must stay in the queue."""
-    try:
-        for key, row in rows.items():
-            tx.stage(space, key, row)
-    except PartitaError:
-        for key in rows:
-            space.writes.pop(key, None)
-        raise
+    tx.check_room(len(rows), sum(len(key) + len(row or b"") for key, row in rows.items()))
+    for key, row in rows.items():
+        tx.stage(space, key, row)

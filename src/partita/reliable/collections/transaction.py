@@ -547,8 +547,16 @@ class Transaction:
                 space.check_value(oldest, given, before)
             del handed_out[oldest]
 
+    def check_room(self, count: int, size: int) -> None:
+        """Raise LimitExceededError if so many more writes of so many bytes are too large."""
+        core = self._core
+        if self._count + count > core.transaction_operations_max:
+            raise _too_large(self.id, f"{core.transaction_operations_max} rows")
+        if self._bytes + size > core.transaction_bytes_max:
+            raise _too_large(self.id, f"{core.transaction_bytes_max} bytes")
+
     def stage(self, space: Workspace, key: bytes, value: bytes | None) -> None:
-        """Record a write; raise LimitExceededError if the transaction becomes too large."""
+        """Record a write; refuse it if the transaction becomes too large."""
         self._writable()
         self._grow(len(key) + (0 if value is None else len(value)))
         space.writes[key] = value
@@ -774,14 +782,10 @@ class Transaction:
             raise _too_large(self.id, f"{self._core.entry_bytes_max} bytes, including its indexes")
         return Entry(self.id, operations), size
 
-    def _grow(self, count: int) -> None:
+    def _grow(self, size: int) -> None:
+        self.check_room(1, size)
         self._count += 1
-        self._bytes += count
-        core = self._core
-        if self._count > core.transaction_operations_max:
-            raise _too_large(self.id, f"{core.transaction_operations_max} rows")
-        if self._bytes > core.transaction_bytes_max:
-            raise _too_large(self.id, f"{core.transaction_bytes_max} bytes")
+        self._bytes += size
 
     def _end_lost(self) -> None:
         if self.status is Status.ACTIVE:

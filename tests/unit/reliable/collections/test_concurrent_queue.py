@@ -5,10 +5,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from partita.clock import ManualClock
-from partita.errors import LimitExceededError, LockTimeoutError, UsageError
+from partita.errors import (
+    LimitExceededError,
+    LockTimeoutError,
+    StoreStoppedError,
+    UsageError,
+)
 from partita.reliable import Delivery, ReliableConcurrentQueue
 from partita.reliable.collections.enumeration import SCAN_ROWS
 from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.opening import open_local
 from partita.simulation.loop import running_loop
 from support.states import Machine, a_state, settle, simulate
 
@@ -452,3 +458,54 @@ async def test_many_consumers_with_aborts_lose_nothing_and_double_nothing() -> N
         jobs = await state.concurrent_queue("jobs", value=int)
         async with state.snapshot() as snapshot:
             assert await jobs.count(snapshot) == 0
+
+
+class TestBetweenTransactions:
+    async def test_an_aborted_enqueue_is_never_delivered(
+        self, state: StateManager, jobs: Jobs
+    ) -> None:
+        tx = state.transaction()
+        await jobs.enqueue(tx, 1)
+        await tx.abort()
+        await open_jobs(state, 2)
+
+        assert await take_all(state, jobs) == [2]
+
+    async def test_an_item_counts_until_the_transaction_that_takes_it_commits(
+        self, state: StateManager, jobs: Jobs
+    ) -> None:
+        await open_jobs(state, 1, 2)
+        async with state.transaction() as tx:
+            assert await jobs.dequeue(tx) == 1
+            async with state.snapshot() as snapshot:
+                assert await jobs.count(snapshot) == 2
+
+        async with state.snapshot() as snapshot:
+            assert await jobs.count(snapshot) == 1
+
+    async def test_an_empty_dequeue_keeps_no_producer_waiting(
+        self, state: StateManager, jobs: Jobs
+    ) -> None:
+        async with state.transaction() as consumer:
+            assert await jobs.dequeue(consumer) is None
+            async with state.transaction() as producer:
+                await jobs.enqueue(producer, 1, timeout=0)
+
+            assert await jobs.dequeue(consumer) == 1
+
+    async def test_an_item_that_an_unfinished_transaction_took_is_there_after_a_crash(
+        self,
+    ) -> None:
+        machine = Machine()
+        state = await open_local(machine.disk, machine.clock)
+        jobs = await open_jobs(state, 1, 2)
+        tx = state.transaction()
+        assert await jobs.dequeue(tx) == 1
+
+        restarted = await open_local(machine.disk.power_cut("lost"), machine.clock)
+        assert await take_all(restarted, await open_jobs(restarted)) == [1, 2]
+
+        await restarted.close()
+        await tx.abort()
+        with pytest.raises(StoreStoppedError):  # its disk is that of the next process
+            await state.close()

@@ -11,10 +11,10 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.reliable import MISSING, LockMode, ReliableDictionary
+from partita.reliable import MISSING, Dictionary, LockMode, ReliableDictionary
 from partita.reliable.collections.enumeration import SCAN_ROWS
 from partita.reliable.manager.state_manager import StateManager
-from support.states import User, a_state, key_locks_of, locks_of
+from support.states import User, a_state, key_locks_of, locks_of, settle
 
 Users = ReliableDictionary[str, User]
 K = TypeVar("K")
@@ -878,3 +878,140 @@ class TestSnapshots:
         rows = users.collection.rows
         assert (rows.history, rows.counts, users.collection.generations) == ({}, [], [])
         assert list(rows.keys) == sorted(rows.values)
+
+
+class TestBetweenTransactions:
+    async def test_add_refuses_a_key_that_its_own_transaction_added(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as tx:
+            await users.add(tx, "eve", EVE)
+            with pytest.raises(KeyExistsError):
+                await users.add(tx, "eve", ADA)
+
+        assert (await content(state, users))["eve"] == EVE
+
+    async def test_a_refused_add_leaves_the_other_writes_of_its_transaction(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as tx:
+            await users.set(tx, "eve", EVE)
+            with pytest.raises(KeyExistsError):
+                await users.add(tx, "ada", EVE)
+            await users.delete(tx, "bob")
+
+        assert await content(state, users) == {"ada": ADA, "eve": EVE}
+
+    async def test_an_update_gets_the_value_of_the_transaction_that_it_waited_for(
+        self, state: StateManager, users: Users
+    ) -> None:
+        def older(user: User) -> User:
+            return User(user.email, user.age + 1)
+
+        async def increment() -> User:
+            async with state.transaction() as tx:
+                return await users.upsert(tx, "ada", ADA, older)
+
+        async with state.transaction() as first:
+            await users.upsert(first, "ada", ADA, older)
+            second = asyncio.create_task(increment())
+            await settle()
+            assert not second.done()
+
+        assert (await second).age == 2
+        assert (await content(state, users))["ada"].age == 2
+
+    async def test_an_update_is_called_after_the_lock_is_held(
+        self, state: StateManager, users: Users
+    ) -> None:
+        calls: list[User] = []
+
+        def note(user: User) -> User:
+            calls.append(user)
+            return user
+
+        async with state.transaction() as first, state.transaction() as second:
+            await users.set(first, "ada", EVE)
+            with pytest.raises(LockTimeoutError):
+                await users.upsert(second, "ada", EVE, note, timeout=0)
+
+        assert calls == []
+
+    async def test_a_refused_write_keeps_the_lock_of_its_key(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as first, state.transaction() as second:
+            assert not await users.try_add(first, "ada", EVE)
+            assert not await users.delete(first, "eve")
+
+            for key in ("ada", "eve"):
+                with pytest.raises(LockTimeoutError) as refused:
+                    await users.set(second, key, EVE, timeout=0)
+                assert refused.value.holder == first.id
+
+    async def test_one_key_in_two_dictionaries_has_two_locks(
+        self, state: StateManager, users: Users
+    ) -> None:
+        others = await state.dictionary("others", key=str, value=User)
+        async with state.transaction() as first, state.transaction() as second:
+            await users.set(first, "ada", EVE)
+            await others.set(second, "ada", BOB, timeout=0)
+
+        assert (await content(state, users))["ada"] == EVE
+        assert await content(state, others) == {"ada": BOB}
+
+    async def test_a_write_does_not_wait_for_a_snapshot_or_an_enumeration(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.snapshot() as snapshot, state.transaction() as reader:
+            assert await users.get(snapshot, "ada") == ADA
+            assert await anext(users.items(reader)) == ("ada", ADA)
+            async with state.transaction() as writer:
+                await users.set(writer, "ada", EVE, timeout=0)
+
+            assert await users.get(snapshot, "ada") == ADA
+
+    async def test_a_lock_protects_no_key_beside_the_one_that_was_read(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as reader:
+            assert await users.get(reader, "ca", None) is None
+            async with state.transaction() as writer:
+                await users.add(writer, "cb", EVE, timeout=0)
+                with pytest.raises(LockTimeoutError):
+                    await users.add(writer, "ca", EVE, timeout=0)
+
+        assert sorted(await content(state, users)) == ["ada", "bob", "cb"]
+
+
+class CountedLoads:
+    """Count how many values are decoded."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def dump(self, value: int) -> bytes:
+        return str(value).encode()
+
+    def load(self, raw: bytes) -> int:
+        self.loads += 1
+        return int(raw)
+
+
+async def test_an_enumeration_of_keys_and_a_count_decode_no_value(state: StateManager) -> None:
+    counted = CountedLoads()
+    numbers = await state.open(Dictionary("numbers", key=str, value=int, serializer=counted))
+    await numbers.auto.set("a", 1)
+    await numbers.auto.set("b", 2)
+    counted.loads = 0
+
+    async with state.snapshot() as snapshot:
+        assert [key async for key in numbers.keys(snapshot)] == ["a", "b"]
+        assert await numbers.count(snapshot) == 2
+        assert await numbers.contains(snapshot, "a")
+        assert counted.loads == 0
+
+        assert [value async for value in numbers.values(snapshot)] == [1, 2]
+        assert counted.loads == 2

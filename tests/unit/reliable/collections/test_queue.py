@@ -506,6 +506,19 @@ async def test_a_dequeue_that_is_too_large_takes_nothing(
     assert await content(state, queue) == [0, 1, 2, 3]
 
 
+async def test_a_dequeue_that_was_too_large_may_be_made_smaller(
+    state: StateManager, queue: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await open_queue(state, 0, 1, 2, 3)
+    monkeypatch.setattr(state.core, "transaction_operations_max", 3)
+    async with state.transaction() as tx:
+        with pytest.raises(LimitExceededError):
+            await queue.dequeue_many(tx, 4)
+        assert await queue.dequeue_many(tx, 3) == [0, 1, 2]
+
+    assert await content(state, queue) == [3]
+
+
 def _extend(done: list[int], taken: list[int], _sequence: int) -> None:
     done.extend(taken)
 
@@ -542,3 +555,80 @@ async def test_many_consumers_with_aborts_keep_the_order_and_lose_nothing() -> N
         assert await content(state, queue) == []
     assert aborted > ITEMS / 20
     assert done == list(range(ITEMS))
+
+
+class TestBetweenTransactions:
+    async def test_peek_shows_an_own_item_of_an_empty_queue(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
+        async with state.transaction() as tx:
+            await queue.enqueue(tx, 1)
+            assert await queue.peek(tx) == 1
+            assert await queue.count(tx) == 1
+            assert await content(state, queue) == []
+
+    async def test_an_aborted_enqueue_leaves_no_gap(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
+        tx = state.transaction()
+        await queue.enqueue(tx, 1)
+        await queue.enqueue(tx, 2)
+        await tx.abort()
+        await open_queue(state, 3)
+
+        assert await content(state, queue) == [3]
+        async with state.transaction() as tx:
+            assert await queue.dequeue(tx) == 3
+
+    async def test_dequeue_many_takes_no_more_than_there_are(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
+        await open_queue(state, 1, 2)
+        async with state.transaction() as tx:
+            assert await queue.dequeue_many(tx, 5) == [1, 2]
+
+        assert await content(state, queue) == []
+
+    async def test_equal_values_are_separate_items(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
+        await open_queue(state, 7, 7)
+        await open_queue(state, 7)
+        async with state.transaction() as tx:
+            assert await queue.dequeue(tx) == 7
+
+        assert await content(state, queue) == [7, 7]
+
+    async def test_clear_waits_for_producers_and_consumers(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
+        await open_queue(state, 1)
+        for use in (lambda tx: queue.enqueue(tx, 2), queue.dequeue, queue.peek):
+            tx = state.transaction()
+            await use(tx)
+            with pytest.raises(LockTimeoutError) as refused:
+                await queue.clear(timeout=0)
+            assert refused.value.holder == tx.id
+            await tx.abort()
+
+        await queue.clear(timeout=0)
+        assert await content(state, queue) == []
+
+    async def test_the_next_consumer_gets_the_item_that_the_first_gave_back(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
+        await open_queue(state, 1, 2)
+
+        async def consume() -> int | None:
+            async with state.transaction() as tx:
+                return await queue.dequeue(tx)
+
+        first = state.transaction()
+        assert await queue.dequeue(first) == 1
+        second = asyncio.create_task(consume())
+        await settle()
+        assert not second.done()
+        await first.abort()
+
+        assert await second == 1
+        assert await content(state, queue) == [2]

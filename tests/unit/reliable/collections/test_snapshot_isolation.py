@@ -173,3 +173,96 @@ async def test_another_word_for_the_isolation_is_refused() -> None:
     async with a_state() as state:
         with pytest.raises(UsageError, match="neither 'locks' nor 'snapshot'"):
             state.transaction(isolation=cast("Any", "serializable"))
+
+
+async def test_two_transactions_may_each_read_what_the_other_writes() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1, b=1)
+        first = state.transaction(isolation="snapshot")
+        second = state.transaction(isolation="snapshot")
+        await numbers.set(first, "a", await numbers.get(first, "b") - 1)
+        await numbers.set(second, "b", await numbers.get(second, "a") - 1)
+
+        await first.commit()
+        await second.commit()
+
+        assert await numbers.auto.get_many(["a", "b"]) == {"a": 0, "b": 0}
+
+
+async def test_locks_do_not_let_two_transactions_each_read_what_the_other_writes() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1, b=1)
+        async with state.transaction() as first, state.transaction() as second:
+            await numbers.get(first, "b")
+            await numbers.get(second, "a")
+
+            with pytest.raises(LockTimeoutError) as refused:
+                await numbers.set(first, "a", 0, timeout=0)
+            assert refused.value.holder == second.id
+            with pytest.raises(LockTimeoutError):
+                await numbers.set(second, "b", 0, timeout=0)
+
+
+async def test_an_absent_row_that_was_read_for_update_must_stay_absent() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1)
+        tx = state.transaction(isolation="snapshot")
+        assert await numbers.get(tx, "b", None, lock=LockMode.UPDATE) is None
+        await numbers.set(tx, "a", 2)
+        await numbers.auto.set("b", 1)
+
+        with pytest.raises(WriteConflictError) as caught:
+            await tx.commit()
+
+        assert caught.value.facts["key"] == "b"
+        assert await numbers.auto.get("a") == 1
+
+
+async def test_a_row_that_was_changed_and_changed_back_is_a_conflict() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1)
+        tx = state.transaction(isolation="snapshot")
+        await numbers.set(tx, "a", await numbers.get(tx, "a") + 1)
+        await numbers.auto.set("a", 7)
+        await numbers.auto.set("a", 1)
+
+        with pytest.raises(WriteConflictError):
+            await tx.commit()
+
+
+async def test_a_conflict_discards_every_write_of_the_transaction() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1, b=1)
+        queue = await state.queue("queue", value=int)
+        tx = state.transaction(isolation="snapshot")
+        await numbers.set(tx, "a", 2)
+        await numbers.set(tx, "b", 2)
+        await queue.enqueue(tx, 2)
+        await numbers.auto.set("b", 9)
+
+        with pytest.raises(WriteConflictError):
+            await tx.commit()
+
+        assert await numbers.auto.get_many(["a", "b"]) == {"a": 1, "b": 9}
+        assert await queue.auto.count() == 0
+
+
+async def test_a_transaction_that_only_reads_never_conflicts() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1)
+        async with state.transaction(isolation="snapshot") as tx:
+            assert await numbers.get(tx, "a") == 1
+            await numbers.auto.set("a", 2)
+
+        assert tx.commit_sequence is None
+
+
+async def test_a_write_of_the_transaction_itself_does_not_conflict_with_its_reads() -> None:
+    async with a_state() as state:
+        numbers = await opened(state, a=1)
+        async with state.transaction(isolation="snapshot") as tx:
+            found = await numbers.get(tx, "a", lock=LockMode.UPDATE)
+            await numbers.set(tx, "a", found + 1)
+            await numbers.set(tx, "a", found + 2)
+
+        assert await numbers.auto.get("a") == 3

@@ -2,7 +2,9 @@
 
 import pytest
 
+import partita
 from partita.errors import LimitExceededError, PartitaError
+from partita.reliable import Sizes
 from partita.reliable.storage.local_log import LocalLog
 from support.states import Machine, a_state, put
 
@@ -28,6 +30,18 @@ class TestSizes:
             assert caught.value.code == "TransactionTooLarge"
             async with state.transaction() as tx:
                 assert await tagged.delete(tx, 0)
+
+    async def test_a_write_that_is_too_large_leaves_the_others_of_its_transaction(self) -> None:
+        sizes = Sizes(transaction_bytes_max=2_000)
+        async with partita.open_state(":memory:", sizes=sizes) as state:
+            texts = await state.dictionary("texts", key=int, value=str)
+            async with state.transaction() as tx:
+                await texts.set(tx, 1, "before")
+                with pytest.raises(LimitExceededError):
+                    await texts.set(tx, 2, "x" * 2_000)
+                await texts.set(tx, 3, "after")
+
+            assert await texts.auto.get_many([1, 2, 3]) == {1: "before", 3: "after"}
 
     async def test_an_index_with_many_entries_is_built_in_smaller_steps(self) -> None:
         machine = Machine()

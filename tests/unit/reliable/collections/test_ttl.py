@@ -158,6 +158,18 @@ class TestVisibility:
         async with state.snapshot() as snapshot:
             assert [key async for key in sessions.keys(snapshot)] == ["ada"]
 
+    async def test_a_write_without_a_time_removes_the_earlier_expiry(
+        self, state: StateManager, clock: ManualClock
+    ) -> None:
+        sessions = await open_sessions(state, ttl=None)
+        async with state.transaction() as tx:
+            await sessions.set(tx, "eve", ADA, ttl=5)
+        async with state.transaction() as tx:
+            await sessions.set(tx, "eve", ADA)
+        clock.advance(60)
+        async with state.snapshot() as snapshot:
+            assert await sessions.contains(snapshot, "eve")
+
     async def test_an_own_write_expires_too(
         self, state: StateManager, sessions: Sessions, clock: ManualClock
     ) -> None:

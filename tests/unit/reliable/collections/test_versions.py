@@ -162,3 +162,46 @@ def test_secondaries_know_the_versions_that_the_primary_keeps() -> None:
         await primary.close()
 
     run(scenario(), seed=1)
+
+
+async def test_a_row_that_was_changed_and_changed_back_has_another_version() -> None:
+    async with a_state() as state:
+        numbers = await opened(state)
+        await numbers.auto.set("a", 1)
+        version = (await numbers.auto.get_versioned("a")).version
+        await numbers.auto.set("a", 2)
+        await numbers.auto.set("a", 1)
+
+        with pytest.raises(VersionConflictError):
+            await numbers.auto.set("a", 3, if_version=version)
+        async with state.transaction() as tx:
+            assert await numbers.compare_and_set(tx, "a", 3, expected=1)
+
+
+async def test_a_refused_version_leaves_the_other_writes_of_its_transaction() -> None:
+    async with a_state() as state:
+        numbers = await opened(state)
+        await numbers.auto.set("a", 1)
+        version = (await numbers.auto.get_versioned("a")).version
+        await numbers.auto.set("a", 2)
+
+        async with state.transaction() as tx:
+            await numbers.set(tx, "b", 1)
+            with pytest.raises(VersionConflictError):
+                await numbers.set(tx, "a", 3, if_version=version)
+
+        assert await numbers.auto.get_many(["a", "b"]) == {"a": 2, "b": 1}
+
+
+async def test_rows_of_one_commit_have_one_version() -> None:
+    async with a_state() as state:
+        numbers = await opened(state)
+        await numbers.auto.set("a", 0)
+        await numbers.auto.get_versioned("a")
+        async with state.transaction() as tx:
+            await numbers.set(tx, "a", 1)
+            await numbers.set(tx, "b", 1)
+
+        versions = {(await numbers.auto.get_versioned(key)).version for key in "ab"}
+
+        assert versions == {tx.commit_sequence}

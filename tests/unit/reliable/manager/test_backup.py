@@ -17,6 +17,7 @@ from partita.errors import (
     StoreFullError,
     UnavailableError,
 )
+from partita.reliable import Transaction
 from partita.reliable.manager import backup as backup_module
 from partita.reliable.manager.backup import (
     LOG_BYTES_KEPT_MAX,
@@ -27,7 +28,7 @@ from partita.reliable.manager.backup import (
     restore,
     write_backup,
 )
-from partita.reliable.opening import open_local
+from partita.reliable.opening import open_local, open_replicated
 from partita.reliable.state.records import FORMAT, Record, decode_record, encode_record, record_hash
 from partita.reliable.state.state import State
 from partita.reliable.storage import checkpoint as checkpoint_module
@@ -35,6 +36,8 @@ from partita.reliable.storage.backup_chain import Backup, check_of_format, read_
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
 from partita.simulation.disk import SimDisk
+from partita.simulation.loop import SimClock, run, running_loop
+from partita.simulation.stream import SimCluster
 from support.histories import History, digest_in_epoch
 from support.repeats import repeat
 from support.states import Machine, User
@@ -654,3 +657,73 @@ def a_copy(disk: SimDisk) -> SimDisk:
     for name in disk.names():
         put(copy, name, disk.read(name))
     return copy
+
+
+class TestWhatARestoreBringsBack:
+    async def test_versions_idempotency_keys_and_places_in_queues_are_restored(self) -> None:
+        folder, target = a_disk(), a_disk()
+        async with Machine().open() as state:
+            numbers = await state.dictionary("numbers", key=str, value=int)
+            queue = await state.queue("queue", value=int)
+            await numbers.auto.set("a", 1)
+            version = (await numbers.auto.get_versioned("a")).version
+
+            async def enqueue(tx: Transaction) -> int:
+                await queue.enqueue(tx, 1)
+                await queue.enqueue(tx, 2)
+                return 7
+
+            await state.run(enqueue, idempotency_key="request-1")
+            await queue.auto.dequeue()
+            await write_backup(state, folder, incremental=False)
+        await restore(folder, target, CLOCK)
+        state = await open_local(target, CLOCK)
+        numbers = await state.dictionary("numbers", key=str, value=int)
+        queue = await state.queue("queue", value=int)
+
+        assert (await state.run(enqueue, idempotency_key="request-1")).value == 7
+        await queue.auto.enqueue(3)
+        async with state.snapshot() as snapshot:
+            assert [number async for number in queue.items(snapshot)] == [2, 3]
+        await numbers.auto.set("a", 2, if_version=version)
+        await state.close()
+
+    async def test_a_write_of_an_open_transaction_is_in_no_backup(self) -> None:
+        folder, target = a_disk(), a_disk()
+        async with Machine().open() as state:
+            numbers = await state.dictionary("numbers", key=str, value=int)
+            async with state.transaction() as tx:
+                await numbers.set(tx, "a", 1)
+                await write_backup(state, folder, incremental=False)
+        await restore(folder, target, CLOCK)
+        state = await open_local(target, CLOCK)
+        numbers = await state.dictionary("numbers", key=str, value=int)
+
+        assert await numbers.auto.count() == 0
+        await state.close()
+
+    def test_a_secondary_takes_a_backup_of_what_it_has_applied(self) -> None:
+        async def scenario() -> list[int]:
+            cluster = SimCluster(seed=0)
+            clocks = [SimClock(running_loop(), name) for name in "ab"]
+            primary, secondary = [
+                await open_replicated(cluster.connect(name), SimDisk(clock), clock)
+                for name, clock in zip("ab", clocks, strict=True)
+            ]
+            await primary.wait_primary()
+            numbers = await primary.dictionary("numbers", key=str, value=int)
+            await numbers.auto.set("a", 1)
+            await secondary.read_at_least(primary.sequence)
+            assert not secondary.is_primary
+            folder, target = SimDisk(clocks[1]), SimDisk(clocks[1])
+            made = await write_backup(secondary, folder, incremental=False)
+            assert made.last_sequence == secondary.sequence
+            await secondary.close()
+            await primary.close()
+            await restore(folder, target, clocks[1])
+            state = await open_local(target, clocks[1])
+            found = [one.count for one in state.collections()]
+            await state.close()
+            return found
+
+        assert run(scenario(), seed=0).value == [1]

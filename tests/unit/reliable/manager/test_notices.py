@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import partita
-from partita.errors import LimitExceededError, LockTimeoutError, UsageError
+from partita.errors import LimitExceededError, LockTimeoutError, NotPrimaryError, UsageError
 from partita.reliable import (
     CollectionNotice,
     Commit,
@@ -290,3 +290,66 @@ class TestRunning:
                     assert await numbers.compare_and_set(tx, "a", 2, 1)
                 with pytest.raises(TypeError, match="by keyword"):
                     await numbers.compare_and_set(tx, "a", 2)
+
+
+class TestOrderOfNotices:
+    async def test_an_aborted_transaction_is_not_announced(self) -> None:
+        async with a_state() as state:
+            numbers = await state.open(NUMBERS)
+            commits: list[Commit] = []
+            state.on_commit(commits.append)
+            tx = state.transaction()
+            await numbers.set(tx, "a", 1)
+            await tx.abort()
+
+            assert commits == []
+
+    async def test_a_commit_is_announced_before_it_returns_and_in_the_order_of_the_log(
+        self,
+    ) -> None:
+        async with a_state() as state:
+            numbers = await state.open(NUMBERS)
+            announced: list[int] = []
+            state.on_commit(lambda commit: announced.append(commit.sequence))
+            expected = []
+            for number in range(5):
+                async with state.transaction() as tx:
+                    await numbers.set(tx, "a", number)
+                expected.append(tx.commit_sequence)
+                assert announced == expected
+
+    async def test_the_function_reads_the_commit_that_is_announced(self) -> None:
+        async with a_state() as state:
+            numbers = await state.open(NUMBERS)
+            sequences: list[tuple[int, int]] = []
+            state.on_commit(lambda commit: sequences.append((commit.sequence, state.sequence)))
+            await numbers.auto.set("a", 1)
+
+            [(announced, applied)] = sequences
+            assert announced == applied
+
+    async def test_a_full_copy_is_announced_as_rebuilt(self) -> None:
+        async with a_state() as state, a_state() as other:
+            queue = await other.open(QUEUE)
+            await queue.auto.enqueue(1)
+            notices: list[CollectionNotice] = []
+            commits: list[Commit] = []
+            state.on_collections(notices.append)
+            state.on_commit(commits.append)
+            state.depose(NotPrimaryError("NotPrimary", "Another is."))
+            state.replace(other.state)
+
+            assert [(one.kind, one.sequence) for one in notices] == [("rebuilt", other.sequence)]
+            assert commits == []
+
+    async def test_collections_that_are_recovered_are_not_announced_as_added(self) -> None:
+        machine = Machine()
+        async with machine.open() as state:
+            await state.open(NUMBERS)
+        async with machine.open() as state:
+            notices: list[CollectionNotice] = []
+            state.on_collections(notices.append)
+            await state.open(NUMBERS)
+            await state.open(QUEUE)
+
+            assert [one.name for one in notices] == ["queue"]

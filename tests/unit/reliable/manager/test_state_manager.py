@@ -831,3 +831,55 @@ async def test_a_handle_of_one_life_is_of_no_use_in_the_next() -> None:
                 await new.get(tx, "b")
         async with state.snapshot() as snapshot:
             assert await new.get(snapshot, "a") == 1
+
+
+class TestOpeningAtOnce:
+    async def test_tasks_that_open_one_new_name_share_one_collection(
+        self, state: StateManager
+    ) -> None:
+        before = state.sequence
+        opened = await asyncio.gather(
+            *(state.dictionary("users", key=str, value=User) for _ in range(5))
+        )
+
+        assert all(one is opened[0] for one in opened)
+        assert state.sequence == before + 1
+        assert [one.name for one in state.collections()] == ["users"]
+
+    async def test_of_two_kinds_under_one_new_name_one_is_refused(
+        self, state: StateManager
+    ) -> None:
+        ends = await asyncio.gather(
+            state.dictionary("users", key=str, value=User),
+            state.queue("users", value=User),
+            return_exceptions=True,
+        )
+
+        assert [type(end) for end in ends] == [ReliableDictionary, CollectionMismatchError]
+        assert [one.kind for one in state.collections()] == ["dictionary"]
+
+    async def test_names_differ_by_case(self, state: StateManager) -> None:
+        lower = await state.dictionary("users", key=str, value=User)
+        upper = await state.dictionary("Users", key=str, value=User)
+        await lower.auto.set("ada", User("ada@x"))
+
+        assert await upper.auto.count() == 0
+        assert [one.name for one in state.collections()] == ["Users", "users"]
+
+    async def test_a_collection_of_a_dropped_name_begins_empty(self, state: StateManager) -> None:
+        users = await state.dictionary("users", key=str, value=User)
+        await users.auto.set("ada", User("ada@x"))
+        await state.drop("users")
+        again = await state.dictionary("users", key=str, value=User)
+
+        assert await again.auto.count() == 0
+        assert await again.auto.get("ada", None) is None
+
+    async def test_a_drop_is_kept_across_a_restart(self) -> None:
+        machine = Machine()
+        async with machine.open() as state:
+            users = await state.dictionary("users", key=str, value=User)
+            await users.auto.set("ada", User("ada@x"))
+            await state.drop("users")
+        async with machine.open() as state:
+            assert state.collections() == []

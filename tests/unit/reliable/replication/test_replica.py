@@ -241,6 +241,90 @@ class TestReplicas:
         run(main(), seed=0)
 
 
+class TestSecondaries:
+    def test_every_write_on_a_secondary_is_refused_and_names_the_primary(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            primary = await a_replica(cluster, "a")
+            assert await primary.wait_primary()
+            await primary.dictionary("counts", key=int, value=int)
+            await primary.queue("queue", value=int)
+            await primary.concurrent_queue("jobs", value=int)
+            before = primary.sequence
+            secondary = await a_replica(cluster, "b")
+            await secondary.read_at_least(before)
+            counts = await secondary.dictionary("counts", key=int, value=int)
+            queue = await secondary.queue("queue", value=int)
+            jobs = await secondary.concurrent_queue("jobs", value=int)
+
+            for write in (
+                counts.auto.set(1, 1),
+                counts.auto.delete(1),
+                counts.clear(),
+                queue.auto.enqueue(1),
+                queue.auto.dequeue(),
+                queue.clear(),
+                jobs.auto.enqueue(1),
+                jobs.auto.dequeue(),
+                secondary.dictionary("new", key=int, value=int),
+                secondary.drop("counts"),
+            ):
+                with pytest.raises(NotPrimaryError) as refused:
+                    await write
+                assert refused.value.primary == "a"
+            assert primary.sequence == before
+            await secondary.close()
+            await primary.close()
+
+        run(main(), seed=0)
+
+    def test_a_transaction_on_a_secondary_reads_one_moment_of_all_collections(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            primary = await a_replica(cluster, "a")
+            assert await primary.wait_primary()
+            counts = await primary.dictionary("counts", key=int, value=int)
+            queue = await primary.queue("queue", value=int)
+            secondary = await a_replica(cluster, "b")
+            await secondary.read_at_least(primary.sequence)
+            same_counts = await secondary.dictionary("counts", key=int, value=int)
+            same_queue = await secondary.queue("queue", value=int)
+
+            async with secondary.transaction() as tx:
+                assert await same_counts.count(tx) == 0
+                async with primary.transaction() as writing:
+                    await counts.set(writing, 1, 1)
+                    await queue.enqueue(writing, 1)
+                await secondary.read_at_least(primary.sequence)
+
+                assert await same_counts.get(tx, 1, None) is None
+                assert await same_queue.peek(tx) is None
+                assert await same_queue.count(tx) == 0
+            async with secondary.transaction() as tx:
+                assert (await same_counts.get(tx, 1), await same_queue.peek(tx)) == (1, 1)
+            await secondary.close()
+            await primary.close()
+
+        run(main(), seed=0)
+
+    def test_a_secondary_lists_the_collections_of_the_primary(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            primary = await a_replica(cluster, "a")
+            assert await primary.wait_primary()
+            counts = await primary.dictionary("counts", key=int, value=int)
+            await put(primary, counts, 1)
+            await primary.queue("queue", value=int)
+            secondary = await a_replica(cluster, "b")
+            await secondary.read_at_least(primary.sequence)
+
+            assert secondary.collections() == primary.collections()
+            await secondary.close()
+            await primary.close()
+
+        run(main(), seed=0)
+
+
 async def a_replica(cluster: SimCluster, name: str) -> StateManager:
     clock = SimClock(running_loop(), name)
     return await open_replicated(cluster.connect(name), SimDisk(clock), clock, address=name)
