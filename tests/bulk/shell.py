@@ -22,8 +22,11 @@ class Shell:
         self.environment = os.environ | {"PARTITA_CONNECT": where}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
+        # A background job of a shell ignores SIGINT, and so would what it starts.
+        start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); "
+        start += "import sys; from partita.cli.main import main; sys.exit(main())"
         return subprocess.Popen(
-            [sys.executable, "-m", "partita.cli.main", *words],
+            [sys.executable, "-c", start, *words],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -345,7 +345,7 @@ def _path(raw: object, folder: Path) -> Path:
     return folder / Path(_text(raw)).expanduser()
 
 
-def _data_folder(raw: object, folder: Path) -> Path:
+def _account_folder(raw: object, folder: Path) -> Path:
     """Read the data folder; a URL would be taken for the name of a new folder."""
     if isinstance(raw, str) and is_postgresql(raw):
         raise _invalid(
@@ -559,7 +559,7 @@ def _invalid(message: str, *, hint: str = "") -> ConfigurationError:
 
 
 SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
-    "path": (_data_folder, Path("partita-data")),
+    "path": (_account_folder, Path("partita-data")),
     "in_memory": (_truth, False),
     "store": (_store, SQLITE),
     "local": (_truth, False),
