@@ -124,12 +124,12 @@ DECLARE
   highest bytea := of_digest || '\\xffffffffffffffff'::bytea;
 BEGIN
   PERFORM pg_advisory_xact_lock(digest_lock);
-  SELECT e.object INTO claim_object_1.object FROM partita.extent e
-   WHERE e.object BETWEEN lowest AND highest LIMIT 1;
-  IF object IS NULL THEN
-    SELECT c.object INTO claim_object_1.object FROM partita.upload_claim c
-     WHERE c.object BETWEEN lowest AND highest LIMIT 1;
-  END IF;
+  -- One statement, one snapshot: an upload that commits turns its claim into an extent.
+  SELECT k.object INTO claim_object_1.object FROM (
+    SELECT e.object FROM partita.extent e WHERE e.object BETWEEN lowest AND highest
+     UNION ALL
+    SELECT c.object FROM partita.upload_claim c WHERE c.object BETWEEN lowest AND highest) k
+   LIMIT 1;
   object := coalesce(object, of_digest || salt);
   INSERT INTO partita.upload_claim (object, claimed_at) VALUES (claim_object_1.object, at)
     RETURNING id INTO claim;
