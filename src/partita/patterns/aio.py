@@ -5,6 +5,7 @@ steps on a port and count their cost. `sync.py` is generated from this module by
 the module is long because it describes one thing, a database, and is easiest to search as one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -1032,17 +1033,17 @@ def _starting(given: Mapping[str, str]) -> dict[str, Any]:
     return {**given, last: starting_with(given[last])}
 
 
-class _Pages(Generic[T]):
+class _Pages(ABC, Generic[T]):
     """Reading page by page, for every kind of query."""
 
     _db: Database
     cost: Cost
 
-    def _reader(self) -> Reader:
-        raise NotImplementedError
+    @abstractmethod
+    def _reader(self) -> Reader: ...
 
-    def _limited(self, count: int) -> Self:
-        raise NotImplementedError
+    @abstractmethod
+    def _limited(self, count: int) -> Self: ...
 
     def limit(self, count: int) -> Self:
         """Return at most `count` entities."""

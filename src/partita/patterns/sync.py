@@ -3,6 +3,7 @@
 Generated from aio.py by tools/make_sync.py. Do not edit: change the source instead.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -1013,17 +1014,17 @@ def _starting(given: Mapping[str, str]) -> dict[str, Any]:
     return {**given, last: starting_with(given[last])}
 
 
-class _Pages(Generic[T]):
+class _Pages(ABC, Generic[T]):
     """Reading page by page, for every kind of query."""
 
     _db: Database
     cost: Cost
 
-    def _reader(self) -> Reader:
-        raise NotImplementedError
+    @abstractmethod
+    def _reader(self) -> Reader: ...
 
-    def _limited(self, count: int) -> Self:
-        raise NotImplementedError
+    @abstractmethod
+    def _limited(self, count: int) -> Self: ...
 
     def limit(self, count: int) -> Self:
         """Return at most `count` entities."""

@@ -5,6 +5,7 @@ need not be valid values (they may be too large or too precise); values to be wr
 """
 
 import re
+from abc import abstractmethod
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -55,12 +56,12 @@ class CodePart(KeyPart, frozen=True):
     def pattern(self) -> str:
         return f"[0-9]{{{self.width}}}"
 
+    @abstractmethod
     def code(self, value: Any) -> tuple[int, bool]:
         """Return the greatest code not above the value, and whether it is exact."""
-        raise NotImplementedError
 
-    def value(self, code: int) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def value(self, code: int) -> Any: ...
 
     def own_code(self, value: Any) -> tuple[int, bool]:
         """Return the code to write, which may be more precise than a Python value."""

@@ -24,6 +24,7 @@ order if they descend. Parts of fixed width are in `fixed_width_parts.py`. The w
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable
 from decimal import Decimal
 from functools import cache
@@ -56,7 +57,7 @@ _SEVERAL = "Use between(first, last) for a range of values, or c.field.in_([...]
 
 
 class KeyPart(msgspec.Struct, frozen=True):
-    """One field in a key."""
+    """One field in a key. Only mypy checks its abstract methods: a Struct cannot be an ABC."""
 
     field: str
 
@@ -83,27 +84,24 @@ class KeyPart(msgspec.Struct, frozen=True):
         return 0
 
     @property
+    @abstractmethod
     def pattern(self) -> str:
         """A regular expression, without groups, that matches the written values."""
-        raise NotImplementedError
 
-    def encode(self, value: Any) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def encode(self, value: Any) -> str: ...
 
+    @abstractmethod
     def decode(self, text: str) -> Any:
         """Return the value of a text that matches the pattern; ValueError if there is none."""
-        raise NotImplementedError
 
     def is_delimited_by(self, following: str) -> bool:  # noqa: ARG002 - overrides use it
         """Return whether the end of the value can be found if this literal follows it."""
         return self.is_prefix_free
 
-    def delimited(self, following: str) -> str:
-        """Return template text that makes the part end before this literal.
-
-        Called only if `is_delimited_by` is false, which it never is for parts of fixed width.
-        """
-        raise NotImplementedError
+    def delimited(self, following: str) -> str:  # noqa: ARG002 - as above
+        """Return template text that makes the part end before this literal."""
+        return f"{{{self.field}}}_"
 
     def narrow(self, prefix: str, interval: Interval) -> Bounds | None:  # noqa: ARG002 - as above
         """Return the keys with a prefix and a value of an interval; None if not a range."""

@@ -5,6 +5,7 @@ tuples are encoded as the tuple of their fields in declared order; a key of a ty
 declared one is refused, because it would be a different key.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -53,7 +54,7 @@ class KeyCodec(Generic[K]):
         return first, _following(first)
 
 
-class _Form:
+class _Form(ABC):
     """The encoding of one type at one place of a key; `path` is the place, for errors."""
 
     encode: Callable[[Any], bytes] | None = None
@@ -65,13 +66,13 @@ class _Form:
         self.writer: Callable[[Any], bytes] = self.write
         """`write` or a faster function, used by the enclosing form."""
 
+    @abstractmethod
     def write(self, key: Any) -> bytes:
         """Return the bytes, without a limit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, key: Key) -> Any:
         """Return the key of decoded elements."""
-        raise NotImplementedError
 
     def start(self, prefix: object) -> bytes:
         """Return the bytes that all keys with this prefix start with."""

@@ -5,6 +5,7 @@ structs are matched by their path, elements of lists and tuples by their IDENTIT
 by equality. And sets are encoded in a fixed order, whatever their elements.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from typing import Any
 
@@ -49,14 +50,14 @@ def _with_sorted_maps(value: object) -> object:
             return value
 
 
-class Shape:
+class Shape(ABC):
     """One place of a type that contains a struct, a set or a map."""
 
+    @abstractmethod
     def fits(self, value: object) -> bool:
         """Return whether a plain value has this shape."""
-        raise NotImplementedError
 
-    def merge(self, old: Any, known: Any, new: Any) -> None:
+    def merge(self, old: Any, known: Any, new: Any) -> None:  # noqa: B027 - a default
         """Copy the unknown fields of `old` to `new`; `known` is `old` without them."""
 
     def in_order(self, value: Any) -> Any:
