@@ -25,6 +25,12 @@ TESTS = {
     "test_a_folder_that_a_program_has_open_is_refused_and_read_later",
     "test_a_served_account_keeps_its_logs_and_metrics_across_a_stop",
     "test_an_export_that_is_killed_ends_as_if_it_was_not",
+    "test_client_that_reads_a_little_again_and_again_is_not_cut_off",
+    "test_many_consumers_with_aborts_keep_the_order_and_lose_nothing",
+    "test_many_consumers_with_aborts_lose_nothing_and_double_nothing",
+    "test_progress_is_drawn_for_people_only",
+    "test_the_example_of_patterns_runs_in_one_process",
+    "test_the_typed_entities_of_the_readme_go_as_it_says",
     "test_two_front_ends_write_logs_of_their_own_and_add_up_their_metrics",
     "test_a_change_that_fails_and_cannot_be_taken_back_is_ended_by_the_next",
     "test_a_damaged_file_does_not_keep_a_server_from_starting",
@@ -81,7 +87,7 @@ ON_POSTGRESQL_TOO = {
     "test_the_whole_fan_out_has_a_time_limit",
 }
 """Of these files: what PostgreSQL does in another way than SQLite, in `make test` as well."""
-SERVED = {"test_groups.py", "test_queries.py", "test_verbs.py"}
+SERVED = {"test_groups.py", "test_queries.py"}
 """Of tests/patterns: `make test` runs these through the SDK and a server too, others in process."""
 SAMPLED = {
     "conformance/test_postgres_store.py",
@@ -90,7 +96,11 @@ SAMPLED = {
     *("shards/test_fleet.py", "shards/test_maps.py", "shards/test_operations.py"),
     *("shards/test_router.py", "shards/test_row_keys.py", "wire/test_enforce_targets.py"),
     *("store/test_damage.py", "wire/test_backup.py", "wire/test_patterns_ports.py"),
-    *("wire/test_sas_combinations.py", "wire/test_streaming.py"),
+    *("wire/test_sas_combinations.py", "wire/test_streaming.py", "docs/test_patterns_pages.py"),
+    *("shards/test_async_fan_out.py", "shards/test_move.py", "shards/test_point_mappings.py"),
+    *("shards/test_session.py", "shards/test_writers.py", "wire/test_bad_blob_input.py"),
+    *("wire/test_patterns_grants.py", "wire/test_sas_combinations_of_companions.py"),
+    "patterns/test_pages.py",
 }
 """Files of which `make test` runs every third variant of a test, `make proof` all."""
 SAMPLE_STEP = 3
