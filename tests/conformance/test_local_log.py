@@ -447,7 +447,7 @@ class TestDamage:
         with pytest.raises(ChainBrokenError):
             await LocalLog.open(disk.restart(), chain=(1, hash_of_first))
 
-    async def test_what_is_no_segment_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+    async def test_an_invalid_segment_is_refused_and_left_alone(self, tmp_path: Path) -> None:
         name = f"log-{1:020}.part"
         (tmp_path / name).write_bytes(b"dear diary, today I wrote a log of my own")
         disk = OsDisk(tmp_path)

@@ -57,4 +57,4 @@ def test_an_address_that_is_not_a_screen_says_so(watch: Watch, console: LiveServ
     address, _, token = console.announced["console"].partition("#")
     watch.page.goto(f"{address}a/devstoreaccount1/nothing#{token}")
 
-    watch.page.get_by_text("There is no such screen").wait_for()
+    watch.page.get_by_text("The screen does not exist").wait_for()

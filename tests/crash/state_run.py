@@ -59,7 +59,7 @@ class Model:
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Value and the tick at which it ends."""
     temp: dict[int, int] | None = None
-    """None: there is no such collection."""
+    """None: the collection does not exist."""
     outcomes: dict[str, int] = field(default_factory=dict)
 
     def sessions_at(self, ticks: int) -> dict[int, int]:

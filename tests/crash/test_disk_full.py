@@ -257,7 +257,7 @@ async def fill_strictly(engine: TableEngine) -> None:
         await insert(engine, number)
 
 
-async def test_a_full_disk_found_by_a_checkpoint_is_no_failed_sync(
+async def test_a_full_disk_found_by_a_checkpoint_is_not_a_failed_sync(
     small_disk: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "ROOM_SHORT_BYTES", 0)

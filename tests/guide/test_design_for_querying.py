@@ -55,7 +55,7 @@ class TestHowPartitionKeyAndRowKeyImpactQueryPerformance:
         assert keys == sorted(keys)
         assert len(keys) == 5
 
-    def test_an_or_of_row_keys_is_no_point_query(self, find: Find, plan: Plan) -> None:
+    def test_an_or_of_row_keys_is_not_a_point_query(self, find: Find, plan: Plan) -> None:
         query = "PartitionKey eq 'Sales' and (RowKey eq '00010' or RowKey eq '00012')"
 
         assert plan(query) in ("partition", "range")

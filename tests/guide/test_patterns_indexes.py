@@ -607,7 +607,7 @@ class TestIndexEntitiesPattern:
         assert "lastlist_Jones" in tables[0]
         assert "$batch" in tables[1]
 
-    async def test_option_2_starts_over_when_somebody_else_was_faster(
+    async def test_option_2_starts_over_after_a_concurrent_change(
         self, partita_db: Database, members: Table[Member], partita_faults: Faults
     ) -> None:
         partita_faults.requests.clear()

@@ -356,7 +356,7 @@ class TestOneToOne:
         assert office == Office(city="Oslo")
         assert (await rows(db, "trips"))[0].properties["City"] == "Oslo"
 
-    async def test_the_other_half_can_be_kept_from_whoever_may_read_the_first(
+    async def test_a_grant_for_the_first_half_does_not_grant_the_other(
         self, db: Database, partita_account: LocalAccount
     ) -> None:
         await db.table(Employee).save(Employee(dept="Sales", id=1))

@@ -256,7 +256,7 @@ class TestEventuallyConsistentTransactionsPattern:
 
         assert (report.transactions, report.failures) == (1, 0)
 
-    async def test_there_is_no_isolation_between_the_steps(self, db: Database) -> None:
+    async def test_steps_are_not_isolated(self, db: Database) -> None:
         seen: list[tuple[bool, bool]] = []
 
         @idempotent
@@ -490,7 +490,7 @@ class TestDenormalizationPattern:
         sales = await partita_db.table(Department).get(name="Sales")
         assert (sales.manager_name, sales.headcount) == (None, 1)
 
-    async def test_a_counter_equals_its_members_whoever_comes_and_goes_at_once(
+    async def test_a_counter_equals_its_members_after_concurrent_changes(
         self, partita_db: Database, staff: Table[Worker]
     ) -> None:
         await asyncio.gather(

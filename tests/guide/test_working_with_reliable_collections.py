@@ -153,7 +153,7 @@ class TestWorkingWithReliableCollections:
             await users.add(tx, "ada", ADA)
             assert await users.get(tx, "ada") == ADA
 
-    async def test_what_is_written_is_no_part_of_the_dictionary_before_the_commit(
+    async def test_a_write_is_not_part_of_the_dictionary_before_the_commit(
         self, state: StateManager, users: Users
     ) -> None:
         async with state.transaction() as tx:

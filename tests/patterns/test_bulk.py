@@ -171,7 +171,7 @@ async def test_a_busy_service_is_asked_again(
     assert await notes.partition(topic="tables").all().count() == 150
 
 
-async def test_a_busy_service_is_told_to_whoever_saves_one(
+async def test_a_busy_service_is_reported_to_the_caller_of_save(
     notes: Table[Note], partita_faults: Faults
 ) -> None:
     partita_faults.answer_503(times=100, retry_after=0.001)

@@ -65,7 +65,7 @@ def test_the_version_of_an_upcaster_may_be_given_by_place() -> None:
     assert entity_type(Versioned).upcasters == {1: keep}
 
 
-def test_a_list_index_in_a_store_that_there_is_not_is_refused_where_it_is_declared() -> None:
+def test_a_list_index_in_an_unknown_store_is_refused_where_it_is_declared() -> None:
     store: Any = "file"
 
     with pytest.raises(DefinitionError) as refused:

@@ -632,7 +632,7 @@ async def test_an_owner_of_a_newer_version_does_not_prevent_a_change_of_its_sour
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_many_copies_agree_with_their_source_whoever_writes_at_once(seed: int) -> None:
+def test_many_copies_agree_with_their_source_after_concurrent_writes(seed: int) -> None:
     world = FakeWorld(seed=seed)
     models = (entity_type(Watch), entity_type(Sailor))
     contexts = [begin(world, models=models) for _ in range(4)]

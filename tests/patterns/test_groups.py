@@ -219,7 +219,7 @@ async def test_an_empty_group_sends_nothing(db: Database, notes: Table[Note]) ->
     assert (cost.requests, group.entities) == (0, [])
 
 
-async def test_delete_if_exists_of_nothing_is_no_failure(notes: Table[Note]) -> None:
+async def test_delete_if_exists_of_nothing_is_not_a_failure(notes: Table[Note]) -> None:
     await send(notes, lambda group: group.delete_if_exists(number=1))
 
     assert await notes.partition(topic="tables").all().list() == []

@@ -62,7 +62,7 @@ def test_a_key_of_the_sdk_s_protocol_is_a_keyring_by_itself(partita_account: Loc
 
 
 @pytest.mark.parametrize("given", [VaultKey(), {"2025": SECRET}, "correct horse"])
-def test_what_is_no_keyring_is_refused_when_the_database_is_opened(
+def test_an_invalid_keyring_is_refused_when_the_database_is_opened(
     partita_account: LocalAccount, given: Any
 ) -> None:
     with pytest.raises(ConfigurationError) as refused, connect(partita_account, keyring=given):

@@ -337,7 +337,7 @@ def test_a_target_that_is_taken_meanwhile_leaves_the_source_as_it_was() -> None:
     check_settled(world, context, "after the refusal")
 
 
-def test_an_entity_of_another_type_under_the_target_is_no_reason_to_hang() -> None:
+def test_an_entity_of_another_type_under_the_target_does_not_block_the_move() -> None:
     world, context = started()
     stranger = Team(name="Legal")
     row = world.tables["people"][TEAM.key(TEAM.values(stranger))]

@@ -60,7 +60,7 @@ async def test_a_tuple_in_a_range_is_told_to_be_between(db: Database) -> None:
     assert "between(first, last)" in refused.value.hint
 
 
-async def test_the_name_of_an_index_is_no_index(db: Database) -> None:
+async def test_the_name_of_an_index_is_not_an_index(db: Database) -> None:
     name: Any = "by_email"
 
     with pytest.raises(PartitaError) as refused:

@@ -121,7 +121,7 @@ async def test_a_copy_follows_a_number_that_is_only_written_otherwise(db: Databa
     assert await db.verify(Price) == []
 
 
-async def test_what_is_no_number_does_not_keep_an_entity_from_being_saved(db: Database) -> None:
+async def test_an_entity_with_a_nan_can_be_saved(db: Database) -> None:
     prices = db.table(Price)
     await db.create_tables()
     await prices.save(Price(shop="s", id=1, amount=Decimal(1), ratio=math.nan))

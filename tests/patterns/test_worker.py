@@ -217,7 +217,7 @@ def test_a_sweep_leaves_young_entries_to_their_hints() -> None:
     assert len(outbox_rows(world)) == 3
 
 
-def test_a_hint_that_cannot_be_put_is_no_failure_of_the_save() -> None:
+def test_a_hint_that_cannot_be_put_is_not_a_failure_of_the_save() -> None:
     world = company()
     context = begin(world)
 

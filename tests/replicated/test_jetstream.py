@@ -531,7 +531,7 @@ class TestOpening:
         assert caught.value.facts["nodes"] == "127.0.0.1:9"
 
     @pytest.mark.parametrize("url", ["http://a", "nats://", "nats://a,", "nats://a:x", "", []])
-    async def test_what_is_no_address_is_refused(self, url: str) -> None:
+    async def test_an_invalid_address_is_refused(self, url: str) -> None:
         with pytest.raises(ConfigurationError) as caught:
             await JetStream.connect(url, partition="p", timeout=0.5)
         assert caught.value.code == "InvalidNatsUrl"

@@ -287,7 +287,7 @@ def test_config_leaves_other_files_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", ["a", "a,b", "a,b,c,d", "a,a,b", "a,b,c:x", "a,b,c d", "a,,b"])
-def test_config_refuses_what_is_no_cluster(tmp_path: Path, nodes: str) -> None:
+def test_config_refuses_an_invalid_cluster(tmp_path: Path, nodes: str) -> None:
     with pytest.raises(ConfigurationError):
         run_nats("config", "--nodes", nodes, "--out", str(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -582,7 +582,7 @@ def test_options_out_of_range_are_refused(sqlite_shop: Shop, options: dict[str, 
     ],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )
-def test_an_option_that_there_is_not_is_refused(
+def test_an_unknown_option_is_refused(
     sqlite_shop: Shop, options: dict[str, Any], hint: str
 ) -> None:
     for ask in (sqlite_shop.map.fan_out, sqlite_shop.map.afan_out):

@@ -408,7 +408,7 @@ def test_a_folder_without_env_is_refused_at_once(
 
 
 @on_both
-def test_a_database_that_cannot_be_reached_is_no_shard(
+def test_a_database_that_cannot_be_reached_is_not_a_shard(
     manager: ShardMapManager, tenants: RangeShardMap, tmp_path: Path
 ) -> None:
     nowhere = {

@@ -519,7 +519,7 @@ def test_a_declarative_base_is_taken_for_its_metadata() -> None:
     assert schema == ShardedSchema(Base.metadata, keys={"note": "tenant_id"})
 
 
-def test_one_range_or_one_text_is_no_list_of_mappings(new_sqlite: NewDatabase) -> None:
+def test_one_range_or_one_text_is_not_a_list_of_mappings(new_sqlite: NewDatabase) -> None:
     with ShardMapManager.create(new_sqlite("catalog")) as manager:
         names = manager.create_list_map("names", key=str)
         fleet = Fleet(manager, metadata=Base.metadata)

@@ -975,7 +975,7 @@ def test_set_offline_twice_is_harmless(catalog_urls: NewDatabase) -> None:
         assert catalog.tenants.set_offline(offline) == offline
 
 
-def test_a_wrong_token_ends_nobody(both_urls: NewDatabase) -> None:
+def test_a_wrong_token_ends_no_connection(both_urls: NewDatabase) -> None:
     with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         mapping = tenants.create_mapping(Range(0, 10), catalog.one)

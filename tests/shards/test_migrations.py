@@ -237,7 +237,7 @@ def test_an_environment_that_fails_says_where(new_sqlite: NewDatabase, tmp_path:
     assert caught.value.code == "MigrationEnvironmentFailed"
 
 
-def test_a_folder_without_env_is_no_project(tmp_path: Path) -> None:
+def test_a_folder_without_env_is_not_a_project(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Migrations(tmp_path)
 

@@ -170,7 +170,7 @@ def test_points_are_compared(catalog_urls: NewDatabase) -> None:
         assert [(one.range.low, one.where) for one in found] == [("a", "global"), ("c", "local")]
 
 
-def test_a_database_that_is_no_shard_is_refused(catalog_urls: NewDatabase) -> None:
+def test_a_database_that_is_not_a_shard_is_refused(catalog_urls: NewDatabase) -> None:
     with a_catalog(catalog_urls) as catalog:
         recovery = catalog.manager.recovery
         for work in (recovery.differences, recovery.rebuild_local):

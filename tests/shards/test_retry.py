@@ -246,7 +246,7 @@ def test_an_idempotent_unit_of_work_is_repeated(on_postgres: Routed) -> None:
     assert on_postgres.notes(on_postgres.one) == [(5, 1)]
 
 
-def test_a_connection_lost_before_the_commit_is_no_doubt(on_postgres: Routed) -> None:
+def test_a_connection_lost_before_the_commit_is_not_in_doubt(on_postgres: Routed) -> None:
     calls: list[int] = []
 
     def write(session: RoutedSession) -> None:

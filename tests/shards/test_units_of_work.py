@@ -36,7 +36,7 @@ def test_what_a_unit_of_work_committed_by_itself_is_not_repeated(routed: Routed)
     assert routed.notes(routed.one) == [(5, 1), (5, 2), (5, 3)]
 
 
-def test_a_savepoint_is_no_commit_and_the_unit_of_work_is_repeated(routed: Routed) -> None:
+def test_a_savepoint_is_not_a_commit_and_the_unit_of_work_is_repeated(routed: Routed) -> None:
     tries = []
 
     def work(session: Session) -> None:
@@ -54,14 +54,14 @@ def test_a_savepoint_is_no_commit_and_the_unit_of_work_is_repeated(routed: Route
 async def a_coroutine(_session: object) -> None: ...
 
 
-def test_a_coroutine_function_is_no_unit_of_work_of_run(routed: Routed) -> None:
+def test_a_coroutine_function_is_not_a_unit_of_work_of_run(routed: Routed) -> None:
     with pytest.raises(UsageError, match="NotAUnitOfWork"):
         routed.tenants.run(5, a_coroutine)  # type: ignore[unused-coroutine]
     with pytest.raises(UsageError, match="NotAUnitOfWork"):
         routed.tenants.run(5, lambda session: (note for note in session.scalars(select(Note))))
 
 
-async def test_a_plain_function_is_no_unit_of_work_of_arun(routed: Routed) -> None:
+async def test_a_plain_function_is_not_a_unit_of_work_of_arun(routed: Routed) -> None:
     def plain(_session: AsyncSession) -> int:
         return 1
 

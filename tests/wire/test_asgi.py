@@ -176,7 +176,7 @@ async def test_body_without_length_over_the_limit_is_refused_while_it_is_read() 
     assert start["status"] == 413
 
 
-async def test_length_that_is_no_number_is_refused() -> None:
+async def test_length_that_is_not_a_number_is_refused() -> None:
     start, _ = await call(asgi_app(echo), a_scope(headers=[(b"content-length", b"3, 3")]))
 
     assert start["status"] == 400

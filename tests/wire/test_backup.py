@@ -334,7 +334,7 @@ def test_nothing_is_overwritten(backup: Path, data: Path, tmp_path: Path, *, is_
     assert (taken if is_file else taken / "mine").read_text() == "mine"
 
 
-def test_folder_of_an_account_is_no_folder_of_data(backup: Path, data: Path) -> None:
+def test_folder_of_an_account_is_not_a_folder_of_data(backup: Path, data: Path) -> None:
     with pytest.raises(PartitaError, match="Give its parent folder"):
         restore(backup, data / ACCOUNT, clock=SystemClock())
 
@@ -355,7 +355,7 @@ def test_database_of_somebody_else_cannot_be_backed_up(tmp_path: Path) -> None:
     assert not (tmp_path / "backup").exists()
 
 
-def test_folder_without_a_manifest_is_no_backup(tmp_path: Path) -> None:
+def test_folder_without_a_manifest_is_not_a_backup(tmp_path: Path) -> None:
     with pytest.raises(PartitaError, match="BackupNotFound"):
         check_backup(tmp_path)
 

@@ -173,7 +173,7 @@ def test_a_public_source_needs_no_token(blobs: RawBlobClient) -> None:
     assert blobs.send("GET", "/closed/copied").body == b"a/1"
 
 
-def test_whoever_has_the_key_copies_within_the_account(blobs: RawBlobClient) -> None:
+def test_a_client_with_the_key_copies_within_the_account(blobs: RawBlobClient) -> None:
     headers = {"x-ms-copy-source": source(blobs, "closed/c")}
 
     assert blobs.send("PUT", "/closed/own", headers=headers).told == "202"

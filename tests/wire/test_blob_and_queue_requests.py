@@ -72,13 +72,15 @@ def source(blobs: RawBlobClient) -> str:
 
 
 @pytest.mark.parametrize("marker", NUMBERS_TOO_LARGE)
-def test_a_marker_of_pages_beyond_every_blob_is_no_fault_of_the_server(
+def test_a_marker_of_pages_beyond_every_blob_is_not_a_fault_of_the_server(
     blobs: RawBlobClient, marker: str
 ) -> None:
     assert blobs.send("GET", f"/box/p?comp=pagelist&marker={marker}").status in (200, 400)
 
 
-def test_a_range_of_pages_beyond_every_blob_is_no_fault_of_the_server(blobs: RawBlobClient) -> None:
+def test_a_range_of_pages_beyond_every_blob_is_not_a_fault_of_the_server(
+    blobs: RawBlobClient,
+) -> None:
     asked = {"x-ms-range": f"bytes={'9' * 18}0-{'9' * 19}"}
     assert blobs.send("GET", "/box/p?comp=pagelist", headers=asked).status in (200, 416)
 

@@ -96,7 +96,7 @@ CONDITIONS = (
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_an_empty_condition_is_no_condition(
+def test_an_empty_condition_is_not_a_condition(
     blobs: RawBlobClient, container: str, name: str
 ) -> None:
     put(blobs, container)
@@ -110,7 +110,7 @@ def test_an_empty_condition_is_no_condition(
 
 
 @pytest.mark.parametrize("name", ["If-Modified-Since", "If-Unmodified-Since", "x-ms-lease-id"])
-def test_an_empty_condition_on_a_container_is_no_condition(
+def test_an_empty_condition_on_a_container_is_not_a_condition(
     blobs: RawBlobClient, container: str, name: str
 ) -> None:
     target = f"/{container}?restype=container"
@@ -124,7 +124,7 @@ def test_an_empty_condition_on_a_container_is_no_condition(
 @pytest.mark.parametrize(
     "name", ["match", "none-match", "modified-since", "unmodified-since", "tags"]
 )
-def test_an_empty_condition_on_a_source_is_no_condition(
+def test_an_empty_condition_on_a_source_is_not_a_condition(
     blobs: RawBlobClient, container: str, name: str
 ) -> None:
     put(blobs, container)
@@ -142,7 +142,7 @@ def test_an_empty_condition_on_a_source_is_no_condition(
 @pytest.mark.parametrize(
     "name", ["le", "lt", "eq"], ids=lambda name: f"x-ms-if-sequence-number-{name}"
 )
-def test_an_empty_condition_on_the_sequence_number_is_no_condition(
+def test_an_empty_condition_on_the_sequence_number_is_not_a_condition(
     blobs: RawBlobClient, container: str, name: str
 ) -> None:
     created = PAGE | {"x-ms-blob-content-length": "512"}
@@ -159,7 +159,7 @@ def test_an_empty_condition_on_the_sequence_number_is_no_condition(
 
 
 @pytest.mark.parametrize("name", ["x-ms-blob-condition-appendpos", "x-ms-blob-condition-maxsize"])
-def test_an_empty_condition_on_an_append_is_no_condition(
+def test_an_empty_condition_on_an_append_is_not_a_condition(
     blobs: RawBlobClient, container: str, name: str
 ) -> None:
     assert blobs.send("PUT", f"/{container}/a", headers=APPEND).status == 201
@@ -193,7 +193,7 @@ def test_a_quoted_etag_without_text_is_a_condition(blobs: RawBlobClient, contain
     assert answer.told == "412 ConditionNotMet"
 
 
-def test_an_empty_condition_in_a_part_of_a_batch_is_no_condition(
+def test_an_empty_condition_in_a_part_of_a_batch_is_not_a_condition(
     blobs: RawBlobClient, container: str
 ) -> None:
     put(blobs, container)

@@ -61,7 +61,7 @@ async def test_a_table_is_reached_in_any_case_and_shown_in_its_own(
     assert [item.name for item in listed] == [table]
 
 
-async def test_deleting_a_missing_table_is_no_error(service: Any, name: str) -> None:
+async def test_deleting_a_missing_table_is_not_an_error(service: Any, name: str) -> None:
     await service.delete_table(name)
 
 
@@ -337,7 +337,7 @@ async def test_a_delete_under_a_condition_needs_the_etag_it_names(client: Any) -
         await client.get_entity("p", "r")
 
 
-async def test_a_delete_of_a_missing_entity_is_no_error(client: Any) -> None:
+async def test_a_delete_of_a_missing_entity_is_not_an_error(client: Any) -> None:
     await client.delete_entity("p", "r")
 
 

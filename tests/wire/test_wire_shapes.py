@@ -127,7 +127,7 @@ def test_one_table_is_found_without_case_and_shown_with_its_own(raw: RawClient, 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 @pytest.mark.parametrize("missing", ["Nothing", "no-name", "tables", "ab"])
-def test_what_is_no_table_is_not_found(raw: RawClient, method: str, missing: str) -> None:
+def test_a_path_that_is_not_a_table_is_not_found(raw: RawClient, method: str, missing: str) -> None:
     answer = raw.send(method, f"/Tables('{missing}')")
 
     assert (answer.status, answer.code) == (404, "ResourceNotFound")
@@ -443,7 +443,7 @@ def test_a_continuation_names_the_first_entity_of_the_next_page(raw: RawClient, 
     assert not any("continuation" in name for name in final.names)
 
 
-def test_an_empty_key_in_a_continuation_is_no_empty_header(raw: RawClient, table: str) -> None:
+def test_an_empty_key_in_a_continuation_is_not_an_empty_header(raw: RawClient, table: str) -> None:
     insert(raw, table, PartitionKey="a")
     insert(raw, table, PartitionKey="b", RowKey="")
 

@@ -33,7 +33,7 @@ def read_pages(folder: Path = _FOLDER) -> dict[str, Response]:
 
 
 def find_page(pages: Mapping[str, Response], path: str) -> Response | None:
-    """Find the answer for a path; None if there is no such file."""
+    """Find the answer for a path; None if the file does not exist."""
     if path.startswith(STATIC):
         return pages.get(path)
     return pages["/"]

@@ -25,7 +25,7 @@ _ZERO, _ONE = 8, 9
 _VARINT_BYTES_MAX = 9
 
 ReadPage = Callable[[int], bytes]
-"""Returns a page by its number, counted from 1; empty if there is no such page."""
+"""Returns a page by its number, counted from 1; empty if it does not exist."""
 
 
 class Rows(NamedTuple):

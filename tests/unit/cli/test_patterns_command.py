@@ -267,7 +267,7 @@ def test_a_changed_key_and_a_dearer_plan_break_the_lock(
     assert "PlanWorse Employee: one employee:" in out
 
 
-def test_a_lock_that_is_no_lock_is_refused(shop: str, tmp_path: Path, capsys: Capture) -> None:
+def test_an_invalid_lock_file_is_refused(shop: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "partita.lock").write_text("[[[")
 
     assert "lock file is malformed" in refusal(capsys, "check", shop, "--lock", "partita.lock")

@@ -121,7 +121,7 @@ def test_a_condition_is_read(text: str, expected: Condition) -> None:
         "age > \0",
     ],
 )
-def test_what_is_no_condition_is_refused(text: str) -> None:
+def test_an_invalid_condition_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_condition(text, MODEL)
 

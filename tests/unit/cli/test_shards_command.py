@@ -1057,7 +1057,7 @@ def test_execute_reports_on_each_shard_and_continues_by_name(folder: Path, capsy
 def test_a_database_is_created_and_dropped(fleet: Path, capsys: Capture) -> None:
     assert "exists" not in run(capsys, "create-database", "sqlite:///three.db")
     assert "exists" in run(capsys, "create-database", "sqlite:///three.db")
-    assert "no such" not in run(capsys, "drop-database", "sqlite:///three.db")
+    assert "does not exist" not in run(capsys, "drop-database", "sqlite:///three.db")
     assert not (fleet / "three.db").exists()
 
 

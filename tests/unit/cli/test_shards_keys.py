@@ -95,7 +95,7 @@ def test_a_key_is_read_as_the_map_s_type(declared: object, text: str, key: objec
         ((str, int), '{"eu": 7}'),
     ],
 )
-def test_what_is_no_key_is_refused(declared: object, text: str) -> None:
+def test_an_invalid_key_is_refused(declared: object, text: str) -> None:
     with pytest.raises(InvalidShardKeyError):
         parse_key(text, a_map(declared))
 
@@ -141,7 +141,7 @@ def test_a_range_is_cut_where_both_sides_can_be_read(
         (bytes, "::"),
     ],
 )
-def test_what_is_no_range_is_refused(declared: object, text: str) -> None:
+def test_an_invalid_range_is_refused(declared: object, text: str) -> None:
     with pytest.raises(RangeError):
         parse_range(text, a_map(declared))
 

@@ -910,7 +910,7 @@ def test_progress_is_drawn_for_people_only(flags: list[str], is_drawn: bool, fol
         assert done.drawn == ""
 
 
-def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
+def test_a_reader_that_goes_away_causes_no_traceback(folder: Path) -> None:
     with_state(folder, lambda state: add_users(state, 400))
     command = [
         sys.executable,

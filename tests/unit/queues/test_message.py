@@ -110,7 +110,7 @@ def test_names_of_queues(name: str) -> None:
         ("a/b", "InvalidResourceName"),
     ],
 )
-def test_what_is_no_name_of_a_queue(name: str, code: str) -> None:
+def test_invalid_queue_names(name: str, code: str) -> None:
     with pytest.raises(InvalidKeyError) as refused:
         check_queue_name(name)
 

@@ -57,7 +57,7 @@ def test_a_plain_number_with_a_fraction_is_a_double(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [None, [], [1], {}, {"a": 1}, b"x"])
-def test_what_is_no_scalar_is_refused(value: object) -> None:
+def test_an_invalid_scalar_is_refused(value: object) -> None:
     assert refused(value) == "InvalidInput"
 
 
@@ -119,7 +119,7 @@ def test_an_annotated_int32_may_be_a_number_or_a_text(value: object, number: int
         None,
     ],
 )
-def test_what_is_no_int32_is_refused(value: object) -> None:
+def test_an_invalid_int32_is_refused(value: object) -> None:
     assert refused(value, edm.INT32) == "InvalidInput"
 
 
@@ -158,7 +158,7 @@ def test_an_int64_is_a_text_in_one_form(value: object, text: str) -> None:
         None,
     ],
 )
-def test_what_is_no_int64_is_refused(value: object) -> None:
+def test_an_invalid_int64_is_refused(value: object) -> None:
     assert refused(value, edm.INT64) == "InvalidInput"
 
 
@@ -227,7 +227,7 @@ def test_minus_zero_is_zero(value: object) -> None:
         10**400,
     ],
 )
-def test_what_is_no_double_is_refused(value: object) -> None:
+def test_an_invalid_double_is_refused(value: object) -> None:
     assert refused(value, edm.DOUBLE) == "InvalidInput"
 
 
@@ -248,7 +248,7 @@ def test_an_annotated_boolean_may_be_a_text(value: object, truth: bool) -> None:
 
 
 @pytest.mark.parametrize("value", ["not a bool", "", "1", "yes", 1, 0, 0.0, None])
-def test_what_is_no_boolean_is_refused(value: object) -> None:
+def test_an_invalid_boolean_is_refused(value: object) -> None:
     assert refused(value, edm.BOOLEAN) == "InvalidInput"
 
 
@@ -326,7 +326,7 @@ def test_an_offset_cannot_carry_a_datetime_out_of_range(value: str) -> None:
         True,
     ],
 )
-def test_what_is_no_datetime_is_refused(value: object) -> None:
+def test_an_invalid_datetime_is_refused(value: object) -> None:
     assert refused(value, edm.DATETIME) == "InvalidInput"
 
 
@@ -378,7 +378,7 @@ def test_a_guid_is_lower_case(value: str) -> None:
         None,
     ],
 )
-def test_what_is_no_guid_is_refused(value: object) -> None:
+def test_an_invalid_guid_is_refused(value: object) -> None:
     assert refused(value, edm.GUID) == "InvalidInput"
 
 
@@ -390,7 +390,7 @@ def test_a_binary_is_base64_in_one_form(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", ["AQ", "A===", "AQ==AQ==", "A Q==", "AQ==\n", "*", "\u00e9", 5])
-def test_what_is_no_base64_is_refused(value: object) -> None:
+def test_an_invalid_base64_is_refused(value: object) -> None:
     assert refused(value, edm.BINARY) == "InvalidInput"
 
 

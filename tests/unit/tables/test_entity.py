@@ -250,7 +250,7 @@ def test_a_property_name_is_an_identifier(name: str) -> None:
         "a/b",
     ],
 )
-def test_what_is_no_identifier_is_no_property_name(name: str) -> None:
+def test_a_property_name_must_be_an_identifier(name: str) -> None:
     assert code_of(lambda: parse_body(body(**{name: 1}))) == "PropertyNameInvalid"
 
 
@@ -511,7 +511,7 @@ def test_the_form_of_a_number_decides_its_type(number: str, value: float) -> Non
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_entity_in_json_is_refused(text: bytes) -> None:
+def test_an_invalid_entity_in_json_is_refused(text: bytes) -> None:
     assert code_of(lambda: parse_body(text)) == "InvalidInput"
 
 
@@ -565,7 +565,7 @@ def test_a_repeated_member_is_refused(text: bytes) -> None:
         (b'{"\\u0041":"\\u003a"}', ":"),
     ],
 )
-def test_a_colon_behind_a_quote_inside_a_text_is_no_member(text: bytes, value: str) -> None:
+def test_a_colon_after_a_quote_inside_a_text_is_not_a_member(text: bytes, value: str) -> None:
     assert parse_body(text).properties == {"A": value}
 
 

@@ -75,7 +75,7 @@ def refusal(text: str) -> PartitaError:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t \r\n"])
-def test_blank_filter_is_no_filter(text: str) -> None:
+def test_blank_filter_is_not_a_filter(text: str) -> None:
     assert parse(text) is None
 
 
@@ -622,7 +622,7 @@ def test_table_prefix_is_a_range() -> None:
     assert names_matching("TableName le 'a' or TableName gt 'BETA2'") == ["Gamma"]
 
 
-def test_blank_table_filter_is_no_filter() -> None:
+def test_blank_table_filter_is_not_a_filter() -> None:
     assert parse_table_filter(" ") is None
 
 

@@ -55,7 +55,7 @@ def test_count_and_repeated_keys_are_judged_before_partitions() -> None:
     assert refused(*many) == ("InvalidInput", 99)
 
 
-def test_one_row_key_in_two_partitions_is_no_repeated_key() -> None:
+def test_one_row_key_in_two_partitions_is_not_a_repeated_key() -> None:
     assert refused(an_insert("1"), an_insert("1", "q")) == (
         "CommandsInBatchActOnDifferentPartitions",
         1,

@@ -67,7 +67,7 @@ def create_database(manager: ShardMapManager, given: Given) -> Changed:
 
 def drop_database(manager: ShardMapManager, given: Given) -> Changed:
     existed = Fleet(manager).drop_database(given.url)
-    return _done("Drop the database" if existed else "Drop nothing: there is no such database")
+    return _done("Drop the database" if existed else "Drop nothing: the database does not exist")
 
 
 def remove_shard(manager: ShardMapManager, given: Given) -> Changed:

@@ -346,7 +346,7 @@ class ConsoleApp extends Part {
     if (!SCREENS.some((each) => each.path === this.place.screen)) {
       return emptyState({
         icon: "search",
-        title: "There is no such screen",
+        title: "The screen does not exist",
         text: html`Check the address, or continue with
           <a href=${to(this.account.name, START)}>the tables</a>.`,
       });

@@ -95,7 +95,7 @@ def load_of(model: EntityType[Any], loads: Loads) -> TypeLoad:
         raise refused("entities is negative, or busiest is not between 0 and 1", model.name)
     unknown = sorted(set(load.indexes) - {each.name for each in model.indexes})
     if unknown:
-        raise refused("there is no such index", f"{model.name}: {unknown[0]}")
+        raise refused("the index is not declared", f"{model.name}: {unknown[0]}")
     return load
 
 

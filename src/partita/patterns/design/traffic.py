@@ -80,7 +80,7 @@ def read_traffic(model: EntityType[Any], load: TypeLoad, table_rows: int) -> Ite
     for name, access in load.access.items():
         planned = plans.get(name)
         if planned is None:
-            raise refused("there is no such access", f"{model.name}: {name}")
+            raise refused("the access is not declared", f"{model.name}: {name}")
         yield _read(model, load, planned, access, table_rows)
 
 

@@ -576,7 +576,7 @@ def _merge_sum(
     field: Field,
     by: Any,
 ) -> Steps[Any]:
-    """Add by a merge; None if there is no such row or it has an older version."""
+    """Add by a merge; None if the row does not exist or has an older version."""
     place = model.layout.places.get(name, 0)
     key = part_key(entity_key, place)
     write_id = context.clock.random_bytes(8).hex()

@@ -37,7 +37,7 @@ def ask(call: Call[T]) -> Steps[T]:
 
 
 class GetRow(Call[Row | None], frozen=True):
-    """A point query; None if there is no such row. A missing table raises TableNotFoundError."""
+    """A point query; None if the row does not exist. A missing table raises TableNotFoundError."""
 
     table: str
     key: RowKey

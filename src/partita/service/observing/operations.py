@@ -121,7 +121,7 @@ class Operations:
         route = self.routes.get(path)
         if route is None:
             known = ", ".join(["/metrics", *sorted(self.routes)])
-            return _error(404, "ResourceNotFound", "There is no such path.", f"Use {known}.")
+            return _error(404, "ResourceNotFound", "The path does not exist.", f"Use {known}.")
         try:
             options = dict(parse_qsl(query, max_num_fields=QUERY_FIELDS_MAX))
             body = msgspec.json.encode(await route(options))

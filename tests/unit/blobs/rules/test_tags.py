@@ -48,7 +48,7 @@ def test_an_expression_is_judged_on_the_tags(expression: str, is_met: bool) -> N
         "'a' = 'b'",
     ],
 )
-def test_what_is_no_expression_is_refused(expression: str) -> None:
+def test_an_invalid_expression_is_refused(expression: str) -> None:
     with pytest.raises(PartitaError) as refused:
         matches(expression, TAGS)
 

@@ -68,7 +68,7 @@ class TestAccessPatterns:
             "older ones, for the yearly report: table staff residual age",
         ]
 
-    def test_a_scan_that_is_allowed_is_no_problem(self) -> None:
+    def test_a_scan_that_is_allowed_is_not_a_problem(self) -> None:
         assert [each.is_scan for each in check_access(employees)] == [False] * 4 + [True]
         require_access(employees)
 
@@ -91,7 +91,7 @@ class TestAccessPatterns:
         assert caught.value.code == "AccessScans"
         assert "help:" in caught.value.hint or "SCAN" in caught.value.hint
 
-    def test_a_condition_on_what_a_range_of_keys_holds_is_no_scan(self) -> None:
+    def test_a_condition_on_a_range_of_keys_is_not_a_scan(self) -> None:
         pattern = access("some", partition=("dept",), range=("id",), where=("age",))
 
         assert not check_access(declared(access=[pattern]))[0].is_scan
@@ -228,7 +228,7 @@ class TestTheLockFile:
 
         assert write_lock([employees, other]) == write_lock([other, employees])
 
-    def test_what_is_no_lock_file_is_told(self) -> None:
+    def test_an_invalid_lock_file_is_reported(self) -> None:
         for text in ("[Employee", "[Employee]\ntable = 7\n"):
             with pytest.raises(UsageError) as caught:
                 compare_lock(text, [employees])

@@ -332,7 +332,7 @@ def test_a_model_keeps_its_extra_values_when_it_evolves() -> None:
     assert evolve(obj, dept="Marketing").model_extra == {"note": "x"}
 
 
-def test_what_is_no_argument_of_the_class_is_no_field() -> None:
+def test_an_attribute_that_is_not_an_argument_of_the_class_is_not_a_field() -> None:
     @entity(table="staff", partition="{dept}", row="{id:06d}")
     class Computed:
         kind: ClassVar[str] = "x"
@@ -657,7 +657,7 @@ def test_a_decorator_above_that_makes_another_class_is_told() -> None:
         entity_type(Wrong)
 
 
-def test_a_class_that_is_no_entity_is_told() -> None:
+def test_a_class_that_is_not_an_entity_is_reported() -> None:
     class Child(Plain):
         pass
 

@@ -242,7 +242,7 @@ def test_int32_is_written_as_such_and_both_are_read_from_both() -> None:
         codec(Int32).decode(2**31)
 
 
-def test_a_bool_is_no_number_and_a_number_no_bool() -> None:
+def test_a_bool_is_not_a_number_and_a_number_is_not_a_bool() -> None:
     for annotation, value in ((int, True), (float, True), (Int32, False), (bool, 1)):
         with pytest.raises(InvalidPropertyError):
             codec(annotation).encode(value)
@@ -307,7 +307,7 @@ def test_a_decimal_that_is_not_finite_is_refused(value: str) -> None:
     assert raised.value.code == "PropertyOutOfRange"
 
 
-def test_stored_text_that_is_no_number_is_refused() -> None:
+def test_stored_text_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(InvalidPropertyError, match="the stored text is not a number"):
         codec(Decimal).decode("nine")
 
@@ -372,7 +372,7 @@ def test_the_first_and_the_last_datetime_of_the_service_are_stored() -> None:
     assert round_trip(dt.datetime, last) == last
 
 
-def test_a_date_is_no_datetime_and_a_datetime_no_date() -> None:
+def test_a_date_is_not_a_datetime_and_a_datetime_is_not_a_date() -> None:
     with pytest.raises(InvalidPropertyError):
         codec(dt.date).encode(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     with pytest.raises(InvalidPropertyError):

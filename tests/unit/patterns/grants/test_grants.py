@@ -243,7 +243,7 @@ def test_a_prefix_that_reaches_neighbours_is_refused() -> None:
     assert "user10" in str(refusal(Note, user="ann", title=starting_with("user1")))
 
 
-def test_an_empty_prefix_is_no_prefix() -> None:
+def test_an_empty_prefix_is_not_a_prefix() -> None:
     assert len(of(Note, user="ann", title=starting_with(""))) == 2
 
 

@@ -82,7 +82,7 @@ def test_times_at_both_ends_of_the_calendar_compare() -> None:
 
 
 @pytest.mark.parametrize("make", [at_least, more_than, at_most, less_than])
-def test_none_is_no_end(make: Any) -> None:
+def test_none_is_not_an_end(make: Any) -> None:
     with pytest.raises(RangeError, match="IntervalEnd"):
         make(None)
 

@@ -467,7 +467,7 @@ def test_decimals_below_zero_sort_first() -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
-def test_a_decimal_that_is_no_number_is_refused(text: str) -> None:
+def test_a_decimal_that_is_not_a_number_is_refused(text: str) -> None:
     template = a_template("{amount:D6.2}", amount=Decimal)
     assert refusal_of(template.format, {"amount": Decimal(text)}).code == "KeyValueType"
 

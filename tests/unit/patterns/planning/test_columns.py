@@ -230,7 +230,7 @@ class TestJoining:
         with pytest.raises(TypeError, match="parentheses"):
             joined()
 
-    def test_a_field_alone_is_no_condition(self) -> None:
+    def test_a_field_alone_is_not_a_condition(self) -> None:
         with pytest.raises(TypeError, match="compare it with a value"):
             bool(c.is_manager)
 

@@ -189,7 +189,7 @@ def test_a_boundary_may_be_quoted() -> None:
         (b"--x\r\nno blank line\r\n--x--", "a; boundary=x"),
     ],
 )
-def test_what_is_no_answer_is_told_as_unknown(body: bytes, kind: str) -> None:
+def test_an_invalid_answer_is_reported_as_unknown(body: bytes, kind: str) -> None:
     with pytest.raises(UnavailableError) as unknown:
         read_answer(body, kind)
 

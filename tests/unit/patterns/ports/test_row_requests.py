@@ -171,7 +171,7 @@ def test_a_page_has_its_rows_and_where_the_next_starts() -> None:
         b"\xff\xff",
     ],
 )
-def test_what_is_no_answer_of_a_table_service_is_said(body: bytes) -> None:
+def test_an_answer_that_is_not_of_a_table_service_is_reported(body: bytes) -> None:
     for read in (lambda: read_page(body, {}), lambda: read_one(body + b"]")):
         with pytest.raises(UnavailableError) as caught:
             read()

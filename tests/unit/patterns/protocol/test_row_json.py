@@ -297,7 +297,7 @@ def test_what_no_table_service_answers_is_misread(wrong: dict[str, Any]) -> None
         read_row(members)
 
 
-def test_the_engine_refuses_what_is_no_property() -> None:
+def test_the_engine_refuses_an_invalid_property() -> None:
     with pytest.raises(InvalidPropertyError) as caught:
         direct_rows.members_of({"P": [1]})  # type: ignore[dict-item]
 

@@ -563,7 +563,7 @@ def test_a_type_with_keys_of_its_own_is_not_derived_from_one_that_is_copied_from
     assert [each.name for each in entity_type(Animal).family()] == ["Animal", "Bird"]
 
 
-def test_a_source_that_is_no_entity_is_refused() -> None:
+def test_a_source_that_is_not_an_entity_is_refused() -> None:
     marker = CountOf(dict, where={"dept": "dept"})
 
     assert refusal_of({"count": Annotated[int, marker]}).code == "NotAnEntity"

@@ -1054,7 +1054,7 @@ async def test_a_cancelled_wait_loses_nothing(
 
 
 @pytest.mark.parametrize("since", [-1, True, "1", 1.0, None])
-async def test_a_start_that_is_no_sequence_is_refused(state: StateManager, since: Any) -> None:
+async def test_a_start_that_is_not_a_sequence_is_refused(state: StateManager, since: Any) -> None:
     users = await users_of(state)
 
     with pytest.raises(UsageError) as caught:

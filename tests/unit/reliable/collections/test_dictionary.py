@@ -530,7 +530,7 @@ class TestEnumerations:
         ],
     )
     @pytest.mark.parametrize("own", ["none", "some", "all", "after_clear"])
-    async def test_a_range_is_the_same_whoever_wrote_it(
+    async def test_a_range_does_not_depend_on_the_writer(
         self, state: StateManager, arguments: dict[str, Any], expected: str, own: str
     ) -> None:
         letters = await state.dictionary("letters", key=str, value=int)

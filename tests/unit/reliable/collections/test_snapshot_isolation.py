@@ -63,7 +63,7 @@ async def test_the_first_committer_wins() -> None:
         assert state.core.locks.is_empty()
 
 
-async def test_a_write_to_another_row_is_no_conflict() -> None:
+async def test_a_write_to_another_row_does_not_conflict() -> None:
     async with a_state() as state:
         numbers = await opened(state, a=1, b=1)
         async with state.transaction(isolation="snapshot") as tx:

@@ -308,7 +308,7 @@ class TestMisuse:
         assert await content(state, numbers) == {"a": 1, "b": 2}
 
     @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), "1", True, [1]])
-    async def test_a_time_out_that_is_no_time_is_refused(
+    async def test_an_invalid_time_out_is_refused(
         self, state: StateManager, numbers: Numbers, timeout: Any
     ) -> None:
         with pytest.raises(UsageError) as refused:

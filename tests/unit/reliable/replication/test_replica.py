@@ -119,7 +119,7 @@ class TestReplicas:
                 with pytest.raises(NotReadableError):
                     await counts.get(tx, 1)
 
-    def test_stepping_down_while_no_node_answers_is_no_error(self) -> None:
+    def test_stepping_down_while_no_node_answers_is_not_an_error(self) -> None:
         async def main() -> None:
             cluster = SimCluster(seed=0)
             state = await a_replica(cluster, "a")
@@ -185,7 +185,7 @@ class TestReplicas:
 
         run(main(), seed=seed)
 
-    def test_a_replica_that_is_unknown_or_primary_is_no_successor(self) -> None:
+    def test_a_replica_that_is_unknown_or_primary_is_not_a_successor(self) -> None:
         async def main() -> None:
             cluster = SimCluster(seed=0)
             state = await a_replica(cluster, "a")

@@ -61,7 +61,7 @@ def test_a_request_arrives_as_it_was_sent(key: Key) -> None:
     assert decode_request(raw) == Request(key, b"payload", "id-1")
 
 
-def test_what_is_no_request_is_refused() -> None:
+def test_an_invalid_request_is_refused() -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_request(b"GET / HTTP/1.1")
     with pytest.raises(DamageError):

@@ -594,7 +594,7 @@ def test_age_counts_from_the_first_request_of_the_transaction() -> None:
     assert waiter.deadlock_with == "a"
 
 
-def test_a_long_chain_of_waits_is_no_deadlock() -> None:
+def test_a_long_chain_of_waits_is_not_a_deadlock() -> None:
     table = LockTable()
     for place in range(50):
         holds(table, f"t{place}", (1, b"%d" % place), X)

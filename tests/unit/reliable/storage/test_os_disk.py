@@ -157,7 +157,7 @@ def test_names_are_no_paths(disk: OsDisk, name: str) -> None:
         disk.create(name)
 
 
-def test_a_missing_file_is_no_oserror(disk: OsDisk) -> None:
+def test_a_missing_file_is_not_an_oserror(disk: OsDisk) -> None:
     with pytest.raises(StoreStoppedError):
         disk.read("nothing")
     with pytest.raises(StoreStoppedError):

@@ -53,7 +53,7 @@ class TestArguments:
             with pytest.raises(UsageError, match="sequence"):
                 await state.read_at_least(None)  # type: ignore[arg-type]
 
-    async def test_a_coroutine_function_is_no_callback(self) -> None:
+    async def test_a_coroutine_function_is_not_a_callback(self) -> None:
         async with a_state() as state:
 
             async def later(_: int) -> None: ...

@@ -95,7 +95,7 @@ def test_a_change_after_the_read_is_found() -> None:
     assert PROFILES.mutated_path(user, stored) == "last_login"
 
 
-def test_a_changed_copy_is_no_mutation() -> None:
+def test_a_changed_copy_is_not_a_mutation() -> None:
     user = User("ada")
     stored = USERS.encode(user, version=1)
 
@@ -160,7 +160,7 @@ def test_a_change_in_place_is_found_with_its_path(
     assert PROFILES.mutated_path(profile, stored) == path
 
 
-def test_a_change_that_was_undone_is_no_mutation() -> None:
+def test_a_change_that_was_undone_is_not_a_mutation() -> None:
     profile = a_profile()
     stored = PROFILES.encode(profile, version=1)
 
@@ -259,7 +259,7 @@ class Numbered(msgspec.Struct):
     number: int = msgspec.field(default_factory=lambda: next(numbers))
 
 
-def test_a_default_that_is_new_on_each_read_is_no_change() -> None:
+def test_a_default_that_is_new_on_each_read_is_not_a_change() -> None:
     codec: ValueCodec[Numbered] = ValueCodec(Numbered, schema=Schema(), mutable="copy")
     stored = b"\x00\x01" + msgspec.msgpack.encode({"name": "a"})
     value = codec.decode(stored)
@@ -269,7 +269,7 @@ def test_a_default_that_is_new_on_each_read_is_no_change() -> None:
     assert codec.mutated_path(value, stored) == "name"
 
 
-def test_not_a_number_is_no_change() -> None:
+def test_not_a_number_is_not_a_change() -> None:
     codec: ValueCodec[Any] = ValueCodec(tuple[float, ...], schema=Schema())
     value = (float("nan"), 1.0)
     stored = codec.encode(value, version=1)
@@ -279,7 +279,7 @@ def test_not_a_number_is_no_change() -> None:
     assert codec.mutated_path((1.0, 1.0), stored) == "[0]"
 
 
-def test_another_order_of_a_set_or_map_is_no_change() -> None:
+def test_another_order_of_a_set_or_map_is_not_a_change() -> None:
     codec: ValueCodec[Any] = ValueCodec(dict[str, set[int]], schema=Schema(), mutable="copy")
     stored = codec.encode({"a": {1, 2**40, 3}, "b": set()}, version=1)
 

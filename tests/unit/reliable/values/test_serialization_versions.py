@@ -162,7 +162,7 @@ def changed_name(code: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("reader", VERSIONS)
 @pytest.mark.parametrize(("code", "version"), WRITTEN)
-def test_reading_and_writing_is_no_mutation_in_any_version(
+def test_reading_and_writing_is_not_a_mutation_in_any_version(
     code: int, version: int, reader: int
 ) -> None:
     writer = people(code, version)
@@ -605,7 +605,7 @@ def drop_email(person: dict[str, Any]) -> dict[str, Any]:
     return person
 
 
-def test_a_downcast_that_loses_a_field_is_no_mutation() -> None:
+def test_a_downcast_that_loses_a_field_is_not_a_mutation() -> None:
     lossy: ValueCodec[PersonV2] = ValueCodec(
         PersonV2, schema=Schema(2, write=1), steps=[no_email, drop_email]
     )

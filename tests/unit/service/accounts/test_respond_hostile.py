@@ -121,7 +121,7 @@ METHODS = ["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "MERGE", 
 
 
 @pytest.mark.parametrize("service", sorted(LETTERS))
-def test_any_request_gets_an_answer_that_is_no_fault_of_ours(doors: Doors, service: str) -> None:
+def test_any_request_gets_an_answer_that_is_not_a_server_fault(doors: Doors, service: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, database=None)
     @given(
         st.sampled_from(METHODS), paths, queries, headers, st.sampled_from(BODIES), st.booleans()

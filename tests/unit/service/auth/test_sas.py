@@ -407,7 +407,7 @@ def test_account_sas_that_makes_no_sense_is_refused(fields: dict[str, str]) -> N
     assert code_of(signed(an_account_sas(**fields))) == "AuthenticationFailed"
 
 
-def test_empty_end_is_no_end_because_the_signature_cannot_tell() -> None:
+def test_empty_end_is_not_an_end_because_the_signature_cannot_tell() -> None:
     token = signed(a_table_sas())
 
     assert granted(f"{token}&epk=&erk=&spk=&st=") == granted(token)

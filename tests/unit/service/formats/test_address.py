@@ -111,7 +111,7 @@ def test_path_style_without_an_account_name_is_refused(path: str) -> None:
 @pytest.mark.parametrize(
     "host", ["", "a b", 'x".y', "acct.local:port", "[::1", "a\r\nb", "é.local"]
 )
-def test_a_host_that_is_no_host_name_is_refused(host: str) -> None:
+def test_a_host_that_is_not_a_host_name_is_refused(host: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         locate("http", host, "/acct/Tables", ACCOUNTS)
 

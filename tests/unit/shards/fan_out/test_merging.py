@@ -62,7 +62,7 @@ def test_a_stream_that_ran_dry_is_waited_for() -> None:
     assert merge.take(10) == [(9, 0)]
 
 
-def test_a_stream_that_ends_without_a_row_holds_nobody_up() -> None:
+def test_a_stream_that_ends_without_a_row_does_not_delay_the_others() -> None:
     merge = OrderedMerge[Pair](3, sort_key([Ordering(0)]))
     merge.offer(1, [(1, 0)])
     merge.end(0)

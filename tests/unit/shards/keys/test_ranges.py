@@ -63,7 +63,7 @@ def test_the_bytes_of_a_range_are_those_of_its_ends() -> None:
     assert encode_range(Range(), INT) == FULL == KeyRange(b"", None)
 
 
-def test_the_empty_text_as_a_low_end_is_no_bound() -> None:
+def test_the_empty_text_as_a_low_end_is_not_a_bound() -> None:
     text = key_type(str)
 
     assert decode_range(encode_range(Range("", "m"), text), text) == Range(None, "m")
