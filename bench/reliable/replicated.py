@@ -63,7 +63,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(found, report.save("replicated", document))
-    return bool(options.demand) and any(word != "yes" for _, word in verdicts)
+    return bool(options.demand) and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:
@@ -72,12 +72,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5, help="length of one run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--uvloop", action="store_true", help="run the primary on uvloop")
-    parser.add_argument("--quick", action="store_true", help="256 tasks, one round of 2 s")
-    parser.add_argument("--demand", action="store_true", help="a missed target is a failure")
-    options = parser.parse_args()
-    if options.quick:
-        options.tasks, options.seconds, options.rounds = str(TARGET_TASKS), 2, 1
-    return options
+    return report.read_options(
+        parser, "256 tasks, one round of 2 s", tasks=str(TARGET_TASKS), seconds=2, rounds=1
+    )
 
 
 async def measure(

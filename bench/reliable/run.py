@@ -84,7 +84,7 @@ def main() -> bool:
     verdicts = judge(options, figures)
     print_report(figures, verdicts)
     save_report(options, peers, figures, verdicts)
-    return options.demand and any(word != "yes" for _, word in verdicts)
+    return options.demand and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:
@@ -95,13 +95,16 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--commits", type=int, default=400, help="single ones, in each round")
     parser.add_argument("--seconds", type=float, default=3, help="length of one grouped run")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="100,000 keys, two short rounds")
-    parser.add_argument("--demand", action="store_true", help="a missed target is a failure")
-    options = parser.parse_args()
-    if options.quick:
-        options.keys, options.side_keys, options.replayed = 100_000, 20_000, 50_000
-        options.commits, options.seconds, options.rounds = 100, 1, 2
-    return options
+    return report.read_options(
+        parser,
+        "100,000 keys, two short rounds",
+        keys=100_000,
+        side_keys=20_000,
+        replayed=50_000,
+        commits=100,
+        seconds=1,
+        rounds=2,
+    )
 
 
 def _made(make: Callable[[Path], Peer], folder: Path) -> Peer:

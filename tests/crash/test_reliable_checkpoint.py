@@ -9,8 +9,10 @@ from partita.clock import ManualClock
 from partita.errors import PartitaError
 from partita.reliable.manager import backup as backup_module
 from partita.reliable.manager.backup import restore, write_backup
+from partita.reliable.state import blocks as blocks_module
 from partita.reliable.state.state import State
 from partita.reliable.storage import checkpoint as checkpoint_module
+from partita.reliable.storage import local_log
 from partita.reliable.storage.backup_chain import read_chain
 from partita.reliable.storage.checkpoint import RESTORE_FILE, name_of, verify_file
 from partita.reliable.storage.disk import Disk, GrowingFile
@@ -26,8 +28,11 @@ CUTS: list[Cut] = [*get_args(Cut), *get_args(Cut)[-1:] * (MIXED_CUTS - 1)]
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks_module, "FULL_ROWS", 8)
+    monkeypatch.setattr(blocks_module, "FULL_BYTES", 500)
     monkeypatch.setattr(checkpoint_module, "ROWS_AT_ONCE", 8)
     monkeypatch.setattr(checkpoint_module, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(checkpoint_module, "OWN_SHARE", 1.0)
     monkeypatch.setattr(checkpoint_module, "SYNC_BYTES", 2000)
     monkeypatch.setattr(checkpoint_module, "CUT_BYTES", 900)
 
@@ -119,6 +124,7 @@ async def test_a_checkpoint_of_records_that_were_not_synced_is_caught(
         await history.checkpoints.write(history.state)
 
     monkeypatch.setattr(History, "checkpoint", write_at_once)
+    monkeypatch.setattr(local_log, "FAST_SYNC_SECONDS", 3600.0)  # not before the checkpoint ends
     run = Run(0, "fast")
     await run.play(checkpoints=2)
 

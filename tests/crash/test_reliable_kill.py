@@ -19,7 +19,7 @@ from crash.state_ledger import WORKER, Ledger, a_worker
 from partita.errors import StoreLockedError
 from support.repeats import IS_PROOF, repeat
 
-ROUNDS = repeat(4, 30, 30)
+ROUNDS = repeat(4, 12, 30)
 """Kills of one folder."""
 FOLDERS = repeat(1, 1, 10)
 

@@ -31,8 +31,10 @@ from partita.reliable.manager.backup import restore
 from partita.reliable.manager.housekeeping import CheckpointWriter
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
+from partita.reliable.state import blocks as blocks_module
 from partita.reliable.state.records import FORMAT, Entry, Record, encode_record, record_hash
 from partita.reliable.state.state import Collection, KeptOutcome, State
+from partita.reliable.storage import checkpoint as checkpoint_module
 from partita.reliable.storage.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
 from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import (
@@ -215,7 +217,7 @@ def test_a_power_cut_at_any_event_leaves_whole_transactions_and_all_acknowledged
     assert run.first_kept > 50, "the log was never cut"
     examination = Examination(run, thorough=repeat(5, 5, 1))
 
-    wrong = examination.everywhere([*CUTS, *["mixed"] * (MIXED_CUTS - 1)], step=repeat(11, 1, 1))  # type: ignore[list-item]
+    wrong = examination.everywhere([*CUTS, *["mixed"] * (MIXED_CUTS - 1)], step=repeat(11, 3, 1))  # type: ignore[list-item]
 
     print(f"seed {seed}: {len(run.events)} events, {examination.opened} states opened")
     assert wrong == []
@@ -489,18 +491,32 @@ def test_a_log_that_is_cut_before_its_checkpoint_is_found_out(
     assert any("it does not open" in fault or "was acknowledged" in fault for fault in wrong)
 
 
+def run_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Let commits come between the blocks of one checkpoint."""
+    with monkeypatch.context() as small:
+        small.setattr(blocks_module, "FULL_ROWS", 1)
+        small.setattr(checkpoint_module, "TURN_BYTES", 1)
+        small.setattr(checkpoint_module, "SYNC_BYTES", 50)
+        return a_run()
+
+
+@pytest.mark.proof
+def test_a_checkpoint_in_small_steps_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_in_small_steps(monkeypatch)
+
+    assert Examination(run, thorough=NEVER).everywhere(["kept"], step=3) == []
+
+
 @pytest.mark.proof
 def test_a_checkpoint_of_two_moments_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = Collection.pairs
+    pieces = Collection.pieces
 
-    def newest(
-        collection: Collection, _: int, *, limit: int
-    ) -> Iterator[list[tuple[bytes, bytes]]]:
-        return pairs(collection, NEVER, limit=limit)
+    def newest(collection: Collection, _: int) -> Iterator[dict[bytes, bytes]]:
+        return pieces(collection, NEVER)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Collection, "pairs", newest)
-        run = a_run()
+        broken.setattr(Collection, "pieces", newest)
+        run = run_in_small_steps(monkeypatch)
 
     wrong = Examination(run, thorough=NEVER).everywhere(["kept"], step=3)
 

@@ -346,17 +346,16 @@ def writes_in_place(_: StateManager, patch: pytest.MonkeyPatch) -> None:
 
     def dirty(tx: Transaction, space: Workspace, key: bytes, value: bytes | None) -> None:
         stage(tx, space, key, value)
-        rows = space.collection.rows
         if value is not None:
-            if key not in rows.keys:
-                rows.keys.add(key)
-            rows.values[key] = value
+            space.collection.rows.values.put(key, value, 0)
 
     patch.setattr(Transaction, "stage", dirty)
 
 
 def snapshots_without_history(_: StateManager, patch: pytest.MonkeyPatch) -> None:
-    def forget(self: State, rows: Rows, key: bytes, old: bytes | None, sequence: int) -> None:
+    def forget(
+        self: State, rows: Rows, key: bytes, old: bytes | None, sequence: int, count: int
+    ) -> None:
         pass
 
     patch.setattr(State, "_keep", forget)

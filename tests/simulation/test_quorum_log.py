@@ -33,7 +33,7 @@ from partita.simulation.loop import Ran, SimClock, SimLoop, run, running_loop
 from partita.simulation.stream import NO_FAULTS, Cut, Faults, SimCluster, SimStream
 from support.repeats import repeat
 
-SEEDS = repeat(12, 60, 1_000)
+SEEDS = repeat(12, 30, 1_000)
 OPERATIONS = 300
 WORK_SECONDS_MAX = 3_600.0
 HEALED_SECONDS_MAX = 60.0

@@ -9,7 +9,7 @@ from partita.simulation.stream import NO_FAULTS
 from simulation.replicas import Plan, World, simulate
 from support.repeats import repeat
 
-SEEDS = repeat(3, 60, 1_000)
+SEEDS = repeat(3, 20, 1_000)
 BLOCK = repeat(3, 5, 5)
 
 

@@ -25,4 +25,4 @@ def test_a_state_on_nats_names_the_extra_that_it_needs() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout == 'ExtraMissing Install it with pip install "partita[replicated]".\n'
+    assert done.stdout == 'ExtraMissing Install it with pip install "./partita[replicated]".\n'

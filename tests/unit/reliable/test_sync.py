@@ -319,7 +319,7 @@ class TestTransactions:
         with pytest.raises(TransactionUseError, match="SnapshotClosed"):
             numbers.get(snapshot, "a")
 
-    def test_a_transaction_of_another_state_is_refused(
+    def test_a_transaction_of_another_state_or_type_is_refused(
         self, state: StateManager, tmp_path: Path
     ) -> None:
         numbers = counters(state)

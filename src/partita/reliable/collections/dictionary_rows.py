@@ -153,7 +153,7 @@ class DictionaryRows(Generic[K, V]):
     def _decode(self, encoded: bytes, stored: bytes) -> V:
         cached = None if self.cache is None else self.cache.find(encoded, stored)
         if cached is not None:
-            return cached[1]
+            return cached.value
         value = self.codec.decode(stored)
         if self.cache is not None:
             self.cache.put(encoded, stored, value)
@@ -174,7 +174,7 @@ class DictionaryRows(Generic[K, V]):
 
     def _read_committed(self, encoded: bytes, stored: bytes) -> V:
         cached = None if self.cache is None else self.cache.find(encoded, stored)
-        return self.codec.decode(stored) if cached is None else cached[1]
+        return self.codec.decode(stored) if cached is None else cached.value
 
     def _seen(self, tx: Transaction, space: Workspace, encoded: bytes, stored: bytes) -> V:
         """Return the value of a locked read and record it for the mutation check."""

@@ -188,7 +188,7 @@ class Workspace:
 
     def operations(self) -> list[Operation]:
         identifier = self.collection.id
-        committed = self.collection.rows.values
+        committed: Mapping[bytes, bytes] = self.collection.rows.values
         operations: list[Operation] = []
         if self.is_cleared:
             committed = {}

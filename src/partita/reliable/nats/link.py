@@ -32,7 +32,7 @@ except ImportError as error:  # only without the extra
     raise ConfigurationError(
         "ExtraMissing",
         "A state on NATS needs the package nats-py.",
-        hint='Install it with pip install "partita[replicated]".',
+        hint='Install it with pip install "./partita[replicated]".',
     ) from error
 
 CONNECT_SECONDS = 3.0

@@ -13,17 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from partita.processes import Restarts
 from partita.reliable.nats.cluster import LOCK_FILE, LocalCluster
 from partita.ticks import Clock
 
 STATUS_FILE = "cluster.json"
-RESTART_SECONDS_MIN = 0.5
-"""The pause before the first restart of a node; doubles with each restart that did not last."""
-RESTART_SECONDS_MAX = 30.0
-STABLE_SECONDS = 60.0
-"""A node that has run for this time starts with the shortest pause again."""
-NODE_FAILURES_MAX = 10
-"""Restarts in a row that did not last, after which a node is given up."""
 
 
 class RunningNode(msgspec.Struct, frozen=True):
@@ -42,37 +36,6 @@ class ClusterFile(msgspec.Struct, frozen=True):
     pid: int
     url: str
     nodes: list[RunningNode]
-
-
-class Restarts:
-    """When to restart one node; pure."""
-
-    def __init__(self, began: float) -> None:
-        self.count = 0
-        self.last_exit: int | None = None
-        self.is_given_up = False
-        self._failures = 0
-        self._began = began
-        self.due: float | None = None
-        """When the node is started again; None while it runs."""
-
-    def end(self, now: float, exit_status: int | None) -> float | None:
-        """Note the end of the node; return the pause before its restart, None if it is given up."""
-        self.last_exit = exit_status
-        self._failures = 0 if now - self._began >= STABLE_SECONDS else self._failures + 1
-        if self._failures > NODE_FAILURES_MAX:
-            self.is_given_up = True
-            return None
-        doublings = min(max(self._failures - 1, 0), 10)
-        pause = min(RESTART_SECONDS_MIN * 2.0**doublings, RESTART_SECONDS_MAX)
-        self.due = now + pause
-        return pause
-
-    def start(self, now: float) -> None:
-        """Note a restart."""
-        self.count += 1
-        self.due = None
-        self._began = now
 
 
 class Supervisor:

@@ -425,7 +425,7 @@ async def _connect(
         raise ConfigurationError(
             "ExtraMissing",
             "A service needs the NATS client.",
-            hint='Install it with pip install "partita[replicated]".',
+            hint='Install it with pip install "./partita[replicated]".',
         ) from error
     monitor, connect_options, clock = connecting
     urls = server_urls(where)

@@ -1,6 +1,6 @@
 """The state of a replica, as bytes: `State.apply(record)` is deterministic and does no I/O.
 
-The newest version of every row is in a plain dict, its keys in a sorted list. Older versions
+The newest version of every row is in the blocks of its collection (blocks.py). Older versions
 exist only while a snapshot may read them: the first write to a key after a snapshot was opened
 puts the replaced version into the history of the key. So a state without snapshots has no extra
 cost, and a snapshot costs one version of each key that is written while it is open.
@@ -18,12 +18,14 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from operator import itemgetter
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 from sortedcontainers import SortedList
 
 from partita.errors import ChainBrokenError, DamageError
+from partita.reliable.state.blocks import Blocks
 from partita.reliable.state.records import (
     NO_HASH,
     Alter,
@@ -91,31 +93,35 @@ def encode_description(description: Description) -> bytes:
 
 
 class Rows:
-    """Keys and values of a collection in one generation (a clear starts the next).
+    """Rows of a collection in one generation (a clear starts the next).
 
     `values` has the newest versions, `history` the replaced ones, `counts` the number of keys
-    before a record. A key is in `keys` if and only if it is in `values` or `history`. `versions`
-    has the sequences that wrote the rows, of a collection that keeps them.
+    before a record. A key is in `departed` if and only if it is in `history` and not in `values`.
+    `versions` has the sequences that wrote the rows, of a collection that keeps them.
     """
 
-    __slots__ = ("counts", "history", "keys", "values", "versions")
+    __slots__ = ("counts", "departed", "history", "values", "versions")
 
-    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        self.values: dict[bytes, bytes] = dict(pairs)
-        self.keys: SortedList[bytes] = SortedList(self.values)
+    def __init__(self, values: Blocks | None = None) -> None:
+        self.values = Blocks() if values is None else values
         self.history: dict[bytes, list[Replaced] | tuple[Replaced]] = {}
         """A single replaced row is a tuple, of which the garbage collector keeps no account."""
+        self.departed: SortedList[bytes] = SortedList()
         self.counts: Past[int] = []
         self.versions: dict[bytes, int] = {}
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
+        return self.value_at(key, self.values.get(key), sequence)
+
+    def value_at(self, key: bytes, newest: bytes | None, sequence: int) -> bytes | None:
+        """Return the value as of a sequence of a key whose newest value is known."""
         versions = self.history.get(key)
         if versions is not None:
             place = _place_after(versions, sequence)
             if place < len(versions):
                 return versions[place][1]
-        return self.values.get(key)
+        return newest
 
     def version(self, key: bytes, sequence: int) -> int | None:
         """Return the version of a key as of a sequence, None if none was recorded."""
@@ -136,14 +142,48 @@ class Rows:
         place = _place_after(self.counts, sequence)
         return self.counts[place][1] if place < len(self.counts) else len(self.values)
 
-    def between(
+    def between(self, lower: bytes, upper: bytes | None, *, limit: int) -> list[bytes]:
+        """Return the first keys of a half-open range, including deleted ones."""
+        return [key for key, _ in self.newest(lower, upper, limit=limit)]
+
+    def newest(
         self, lower: bytes, upper: bytes | None, *, limit: int, reverse: bool = False
-    ) -> list[bytes]:
-        """Return the first keys of a half-open range, including deleted ones, from either end."""
-        keys = self.keys.irange(
-            lower, upper, inclusive=(True, False), reverse=reverse
-        )  # the sorted list may change before the next call, never during this one
-        return list(islice(keys, limit))
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Return the newest values of the first keys of a half-open range, None if deleted."""
+        found = self.values.between(lower, upper, limit=limit, reverse=reverse)
+        if not self.departed:
+            return cast("list[tuple[bytes, bytes | None]]", found)
+        departed = self.departed.irange(lower, upper, inclusive=(True, False), reverse=reverse)
+        merged = [*found, *((key, None) for key in islice(departed, limit))]
+        return sorted(merged, key=itemgetter(0), reverse=reverse)[:limit]
+
+    def piece(self, lower: bytes, sequence: int) -> tuple[dict[bytes, bytes], bytes | None]:
+        """Return the rows of one block from a key on as of a sequence, and where the next begins.
+
+        The rows are in key order. They must be used before the next write.
+        """
+        block, bound, after = self.values.block_at(lower)
+        rows = block.ordered()
+        if block.changed <= sequence and lower <= bound:
+            return rows, after
+        past = self._past_between(rows, lower, after, sequence)
+        if lower > bound:
+            rows = {key: value for key, value in rows.items() if key >= lower}
+        if past:
+            merged = {**rows, **past}
+            rows = {key: value for key in sorted(merged) if (value := merged[key]) is not None}
+        return rows, after
+
+    def _past_between(
+        self, rows: dict[bytes, bytes], lower: bytes, upper: bytes | None, sequence: int
+    ) -> dict[bytes, bytes | None]:
+        """Return what a snapshot sees of the keys of a block that have a history."""
+        departed = self.departed.irange(lower, upper, inclusive=(True, False))
+        past: dict[bytes, bytes | None] = {}
+        for key in (*(rows.keys() & self.history.keys()), *departed):
+            if key >= lower:
+                past[key] = self.value_at(key, rows.get(key), sequence)
+        return past
 
 
 class Collection:
@@ -230,13 +270,13 @@ class Collection:
         Continue after the last key (before it, in reverse).
         """
         rows = self.rows_at(sequence)
-        keys = rows.between(lower, upper, limit=limit, reverse=reverse)
-        last = keys[-1] if len(keys) == limit else None
-        if not rows.history:
-            # Without a history every key has a value.
-            return list(zip(keys, map(rows.values.__getitem__, keys), strict=True)), last
-        found = [(key, rows.find(key, sequence)) for key in keys]
-        return [(key, value) for key, value in found if value is not None], last
+        found = rows.newest(lower, upper, limit=limit, reverse=reverse)
+        last = found[-1][0] if len(found) == limit else None
+        if rows.history:
+            seen = ((key, rows.value_at(key, value, sequence)) for key, value in found)
+            return [(key, value) for key, value in seen if value is not None], last
+        # Without a history every key has a value.
+        return cast("list[tuple[bytes, bytes]]", found), last
 
     def pairs(self, sequence: int, *, limit: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield all rows as of a sequence in key order, in steps of bounded work."""
@@ -245,6 +285,17 @@ class Collection:
             found, last = self.scan(sequence, lower, None, limit=limit)
             yield found
             lower = None if last is None else last + b"\x00"
+
+    def pieces(self, sequence: int) -> Iterator[dict[bytes, bytes]]:
+        """Yield all rows as of a sequence in key order, block by block.
+
+        A piece must be used before the next write: it may be the dict that contains the rows.
+        """
+        lower: bytes | None = b""
+        while lower is not None:
+            rows, lower = self.rows_at(sequence).piece(lower, sequence)
+            if rows:
+                yield rows
 
 
 class Kept(msgspec.Struct, gc=False):
@@ -394,9 +445,8 @@ class State:
         sequence, kept, key = first.sequence, first.kept, first.key
         if isinstance(kept, Collection):
             rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
-            if rows.keys:
-                gone = rows.keys.pop()
-                rows.values.pop(gone, None)
+            if rows.values:
+                gone, _ = rows.values.popitem()
                 rows.versions.pop(gone, None)
                 return
             _discard(kept.generations, sequence)
@@ -408,8 +458,8 @@ class State:
                 _discard(versions, sequence)
             if not versions or isinstance(versions, tuple):
                 del kept.history[key]
-                if key not in kept.values:
-                    kept.keys.remove(key)
+                if kept.departed and key not in kept.values:
+                    kept.departed.remove(key)
         self._replaced.popleft()
 
     def digest(self) -> str:
@@ -462,12 +512,11 @@ class State:
 
     def _put(self, collection: Collection, key: bytes, value: bytes, sequence: int) -> None:
         rows = collection.rows
-        old = rows.values.get(key)
-        if old is None and key not in rows.history:
-            rows.keys.add(key)
+        old = rows.values.put(key, value, sequence)
+        if old is None and rows.departed and key in rows.history:
+            rows.departed.remove(key)
         if self._snapshots:
-            self._keep(rows, key, old, sequence)
-        rows.values[key] = value
+            self._keep(rows, key, old, sequence, len(rows.values) - (old is None))
         if collection.versioned_since:
             rows.versions[key] = sequence
         for watch in collection.watchers:
@@ -475,25 +524,24 @@ class State:
 
     def _delete(self, collection: Collection, key: bytes, sequence: int) -> None:
         rows = collection.rows
-        if key not in rows.values:
+        old = rows.values.remove(key, sequence)
+        if old is None:
             raise DamageError(
                 "RecordMeaningless",
                 f"Record {sequence} removes a key that does not exist.",
                 facts={"sequence": sequence, "collection": collection.description.name},
                 hint="Restore a backup: the log does not belong to this state.",
             )
-        old = rows.values[key]
         if self._snapshots:
-            self._keep(rows, key, old, sequence)
-        del rows.values[key]
+            self._keep(rows, key, old, sequence, len(rows.values) + 1)
         rows.versions.pop(key, None)
-        if key not in rows.history:
-            rows.keys.remove(key)
+        if key in rows.history:
+            rows.departed.add(key)
         for watch in collection.watchers:
             watch(sequence, key, old, None)
 
-    def _keep(self, rows: Rows, key: bytes, old: bytes | None, sequence: int) -> None:
-        """Keep the version that a write replaces, and the count before, for open snapshots.
+    def _keep(self, rows: Rows, key: bytes, old: bytes | None, sequence: int, count: int) -> None:
+        """Keep the version that a write replaced, and the count before, for open snapshots.
 
         A version that was written after the newest snapshot was opened is not kept, because no
         snapshot sees it: a key that is written often costs one version, not one per write.
@@ -510,7 +558,7 @@ class State:
                 versions.append(entry)
             self._replaced.append(Kept(sequence, rows, key))
         if not rows.counts or rows.counts[-1][0] <= newest:
-            rows.counts.append((sequence, len(rows.values)))
+            rows.counts.append((sequence, count))
             self._replaced.append(Kept(sequence, rows, None))
 
     def _clear(self, collection: Collection, sequence: int) -> None:

@@ -7,7 +7,8 @@ r"""Checkpoints: the whole state on disk up to a sequence, so that the log can b
     footer   "\xf6END" | blocks 8 | rows 8 | blake2b of everything before the footer 32
 
 Numbers are big-endian; a checksum covers its own head too. Blocks are in the order of the
-heading's collections, rows in the order of their keys. Outcomes are the rows of collection 0,
+heading's collections, rows in the order of their keys: a block of rows is one of the blocks that
+contain them in memory, encoded by one call. Outcomes are the rows of collection 0,
 last and in the order in which they were added: idempotency key and KeptOutcome, both encoded.
 
 A file is renamed to its final name after its sync, so a file with this name is complete or
@@ -38,12 +39,17 @@ VERSION_BYTES = 8
 MAGIC = b"PARTCKP\n"
 END = b"\xf6END"
 BLOCK_BYTES = 64 * 1024
+"""Bytes of a block of outcomes, or of rows with versions; other blocks are those in memory."""
 SYNC_BYTES = 1024 * 1024
-"""Bytes written between two syncs, so that the sync of a commit never waits long."""
+"""Bytes written, hashed and synced at once beside the event loop, so that the sync of a commit
+never waits long."""
+TURN_BYTES = 256 * 1024
+"""Bytes encoded in one turn of the event loop, at least one block."""
 CHUNK_BYTES = 1024 * 1024
 """Bytes read and hashed at once, beside the event loop."""
 OWN_SHARE = 0.2
-"""The share of the event loop's time that a checkpoint uses while there are commits."""
+"""The share of the time in which a checkpoint encodes, on the event loop, or hashes, writes and
+syncs, beside it, while there are commits."""
 CALM_SECONDS = 0.1
 """After this time without a commit, a checkpoint uses the loop as much as it can."""
 CUT_BYTES = 4 * 1024 * 1024
@@ -61,6 +67,9 @@ _BLOCK = struct.Struct(">III")
 _FOOTER = struct.Struct(">4sQQ32s")
 
 T = TypeVar("T")
+
+_Encoded = tuple[int, bytes, memoryview]
+"""The collection of a block, and its body in two parts."""
 
 Progress = Callable[[int, int], None]
 """Called repeatedly with (done, total) of the current step; a new total is a new step."""
@@ -119,6 +128,7 @@ UPGRADES = {1: _without_versions}
 _encode = msgspec.msgpack.Encoder().encode
 _heading_decoder = msgspec.msgpack.Decoder(CheckpointHeading)
 _block_decoder = msgspec.msgpack.Decoder(list[bytes])
+_rows_decoder = msgspec.msgpack.Decoder(dict[bytes, bytes])
 _name_decoder = msgspec.msgpack.Decoder(str)
 _outcome_decoder = msgspec.msgpack.Decoder(KeptOutcome)
 
@@ -256,7 +266,10 @@ async def write_file(
             writer = _Writer(disk, file, heading, _Pace(state), progress)
             await writer.begin()
             for collection in collections:
-                await writer.rows(collection.id, _steps(collection, sequence))
+                if collection.versioned_since:
+                    await writer.rows(collection.id, _versioned_rows(collection, sequence))
+                else:
+                    await writer.pieces(collection.id, collection.pieces(sequence))
             await writer.rows(OUTCOMES, _outcome_rows(outcomes))
             await writer.end()
             size = file.size
@@ -283,7 +296,10 @@ async def _remove_file(disk: Disk, name: str) -> None:
 
 
 class _Writer:
-    """Writes heading, blocks and footer, and hashes them."""
+    """Encodes heading, blocks and footer; checksums, hash, writes and syncs are done in a thread.
+
+    A turn of the loop encodes some blocks, each by one call.
+    """
 
     def __init__(
         self,
@@ -302,14 +318,24 @@ class _Writer:
         self._total = _row_count(heading)
         self._blocks = 0
         self._rows = 0
-        self._unhashed: list[bytes] = []
-        self._unsynced = 0
+        self._unwritten: list[_Encoded] = []
+        self._unwritten_bytes = 0
+        self._turn_bytes = 0
 
     async def begin(self) -> None:
         body = _encode(self._heading)
         number = _format_of(self._heading)
         head = _HEAD.pack(MAGIC, number, len(body), _head_checksum(len(body), body, number))
-        await self._write(head + body)
+        await self._apart(lambda: self._write(head + body))
+
+    async def pieces(self, number: int, pieces: Iterable[dict[bytes, bytes]]) -> None:
+        """Write the rows of one collection, each piece as a block."""
+        for rows in pieces:
+            # A map contains what an array of keys and values does, after another head.
+            body = _encode(rows)
+            head = _array_head(2 * len(rows))
+            await self._block(number, head, memoryview(body)[_head_size(body) :], len(rows))
+        await self._pace.give_way()
 
     async def rows(self, number: int, steps: Iterable[Sequence[tuple[bytes, ...]]]) -> None:
         """Write the rows of one collection; other tasks run between two steps."""
@@ -321,44 +347,59 @@ class _Writer:
                 count += 1
                 size += len(row[0]) + len(row[1])
                 if size >= BLOCK_BYTES:
-                    await self._block(number, flat, count)
+                    await self._block(number, b"", memoryview(_encode(flat)), count)
                     flat, size, count = [], 0, 0
             await self._pace.give_way()
         if flat:
-            await self._block(number, flat, count)
+            await self._block(number, b"", memoryview(_encode(flat)), count)
 
     async def end(self) -> None:
-        await self._hash_written()
+        await self._flush()
         self._file.write(_FOOTER.pack(END, self._blocks, self._rows, self._hash.digest()))
 
-    async def _block(self, number: int, flat: list[bytes], count: int) -> None:
-        body = _encode(flat)
-        checksum = _block_checksum(number, body)
-        await self._write(_BLOCK.pack(number, len(body), checksum) + body)
+    async def _block(self, number: int, head: bytes, rest: memoryview, count: int) -> None:
+        self._unwritten.append((number, head, rest))
+        self._unwritten_bytes += len(rest)
+        self._turn_bytes += len(rest)
         self._blocks += 1
         self._rows += count
         if self._progress is not None:
             self._progress(self._rows, self._total)
-
-    async def _write(self, chunk: bytes) -> None:
-        self._unhashed.append(chunk)
-        self._file.write(chunk)
-        self._unsynced += len(chunk)
-        if self._unsynced >= SYNC_BYTES:
-            self._unsynced = 0
-            await self._hash_written()
-            await self._file.sync()
+        if self._turn_bytes >= TURN_BYTES:
+            self._turn_bytes = 0
+            await self._pace.give_way()
+        if self._unwritten_bytes >= SYNC_BYTES:
             self._pace.resume()
+            await self._flush()
+            await self._file.sync()
+            await self._pace.give_way()
 
-    async def _hash_written(self) -> None:
-        """Hash what was written since the last call, beside the event loop."""
-        chunks, self._unhashed = self._unhashed, []
+    async def _flush(self) -> None:
+        blocks, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
+        await self._apart(lambda: self._write(b"".join(_framed(blocks))))
 
-        def hash_all() -> None:
-            for chunk in chunks:
-                self._hash.update(chunk)
+    def _write(self, chunk: bytes) -> None:
+        self._file.write(chunk)
+        self._hash.update(chunk)
 
-        await self._disk.aside(hash_all)
+    async def _apart(self, call: Callable[[], None]) -> None:
+        """Run a call beside the loop; if this is cancelled, wait for it: it uses the file."""
+        work = asyncio.ensure_future(self._disk.aside(call))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait((work,))
+            raise
+
+
+def _framed(blocks: list[_Encoded]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of blocks, each with its head."""
+    for number, head, rest in blocks:
+        length = len(head) + len(rest)
+        checksum = crc32c(rest, crc32c(head, crc32c(_BLOCK.pack(number, length, 0))))
+        yield _BLOCK.pack(number, length, checksum)
+        yield head
+        yield rest
 
 
 class _Pace:
@@ -445,32 +486,27 @@ class Reader:
         total = _row_count(heading)
         done = blocks = 0
         rows = {described.id: Rows() for described in heading.collections}
-        versioned = heading.versioned_since
         outcomes: list[tuple[str, KeptOutcome]] = []
         async for chunk in self._chunks():
-            for number, flat in chunk:
-                width = 3 if number in versioned else 2
-                if len(flat) % width:
-                    raise _damaged(self._name, self._place, "a key has no value")
-                keys, values = flat[::width], flat[1::width]
+            for number, body in chunk:
                 if number == OUTCOMES:
-                    outcomes += self._outcomes(zip(keys, values, strict=True))
+                    pairs = self._outcomes(body)
+                    outcomes += pairs
+                    count = len(pairs)
                 elif number in rows:
-                    rows[number].values.update(zip(keys, values, strict=True))
+                    read = self._versioned if number in heading.versioned_since else self._plain
+                    count = read(rows[number], body)
                 else:
                     reason = "it contains rows of an unknown collection"
                     raise _damaged(self._name, self._place, reason)
-                if number in versioned:
-                    versions = map(int.from_bytes, flat[2::width])
-                    rows[number].versions.update(zip(keys, versions, strict=True))
-                blocks, done = blocks + 1, done + len(keys)
+                blocks, done = blocks + 1, done + count
                 if progress is not None:
                     progress(done, total)
             await asyncio.sleep(0)
         self._read_footer(blocks, done)
         collections = [self._collection(one, rows[one.id]) for one in heading.collections]
         for collection in collections:
-            collection.versioned_since = versioned.get(collection.id, 0)
+            collection.versioned_since = heading.versioned_since.get(collection.id, 0)
         if len(outcomes) != heading.outcomes:
             raise _damaged(self._name, self._place, "outcomes are missing")
         return Contents(heading, collections, outcomes)
@@ -487,7 +523,7 @@ class Reader:
         if len(footer) < _FOOTER.size or _FOOTER.unpack(footer)[3] != self._hash.digest():
             raise _damaged(self._name, self._place, "the footer does not match the content")
 
-    async def _chunks(self) -> AsyncIterator[Iterable[tuple[int, list[bytes]]]]:
+    async def _chunks(self) -> AsyncIterator[Iterable[tuple[int, memoryview]]]:
         """Yield the verified blocks of each chunk; the next chunk is read and hashed meanwhile."""
         end = self.size - _FOOTER.size
         place, rest = self._place, b""
@@ -518,7 +554,7 @@ class Reader:
 
         return asyncio.ensure_future(self._aside(read_and_hash))
 
-    def _blocks(self, chunk: bytes, end: int) -> Iterator[tuple[int, list[bytes]]]:
+    def _blocks(self, chunk: bytes, end: int) -> Iterator[tuple[int, memoryview]]:
         """Yield the complete blocks of a chunk that begins at the current place."""
         view, at = memoryview(chunk), 0
         while len(chunk) - at >= _BLOCK.size:
@@ -531,10 +567,9 @@ class Reader:
             body = view[at : at + length]
             if _block_checksum(number, body) != checksum:
                 raise _damaged(self._name, self._place, "a block does not match its checksum")
-            flat = self._decoded(_block_decoder, body)
             self._place += _BLOCK.size + length
             at += length
-            yield number, flat
+            yield number, body
 
     def _read_footer(self, blocks: int, rows: int) -> None:
         footer = self._read(self._place, _FOOTER.size)
@@ -544,14 +579,47 @@ class Reader:
     def _collection(self, described: CollectionHeading, rows: Rows) -> Collection:
         if len(rows.values) != described.count:
             raise _damaged(self._name, self._place, "rows of a collection are missing")
-        rows.keys.update(rows.values)
         collection = Collection(described.id, described.description)
         collection.rows, collection.tail = rows, described.tail
         return collection
 
-    def _outcomes(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, KeptOutcome]]:
-        for key, value in pairs:
-            yield self._decoded(_name_decoder, key), self._decoded(_outcome_decoder, value)
+    def _plain(self, rows: Rows, body: memoryview) -> int:
+        """Add the rows of a block, which are decoded in one call; return their number."""
+        count, rest = _array_count(body), body[_head_size(body) :]
+        if count is None:
+            raise _damaged(self._name, self._place, "it cannot be decoded")
+        if count % 2:
+            raise _damaged(self._name, self._place, "a key has no value")
+        found = self._decoded(_rows_decoder, b"".join((_map_head(count // 2), rest)))
+        self._add(rows, found, count // 2, len(body))
+        return count // 2
+
+    def _versioned(self, rows: Rows, body: memoryview) -> int:
+        """Add the rows of a block and their versions; return their number."""
+        flat = self._decoded(_block_decoder, body)
+        if len(flat) % 3:
+            raise _damaged(self._name, self._place, "a key has no value")
+        keys, values, versions = flat[::3], flat[1::3], map(int.from_bytes, flat[2::3])
+        self._add(rows, dict(zip(keys, values, strict=True)), len(keys), len(body))
+        rows.versions.update(zip(keys, versions, strict=True))
+        return len(keys)
+
+    def _add(self, rows: Rows, found: dict[bytes, bytes], count: int, size: int) -> None:
+        keys = list(found)
+        last = rows.values.last_key()
+        is_next = not keys or last is None or last < keys[0]
+        if len(found) != count or not is_next or keys != sorted(keys):
+            raise _damaged(self._name, self._place, "keys are not in order, each once")
+        rows.values.extend(found, size)
+
+    def _outcomes(self, body: memoryview) -> list[tuple[str, KeptOutcome]]:
+        flat = self._decoded(_block_decoder, body)
+        if len(flat) % 2:
+            raise _damaged(self._name, self._place, "a key has no value")
+        return [
+            (self._decoded(_name_decoder, key), self._decoded(_outcome_decoder, value))
+            for key, value in zip(flat[::2], flat[1::2], strict=True)
+        ]
 
     def _decoded(self, decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> T:
         try:
@@ -599,12 +667,8 @@ def _format_of(heading: CheckpointHeading) -> int:
     return FORMAT if heading.versioned_since else PLAIN_FORMAT
 
 
-def _steps(collection: Collection, sequence: int) -> Iterator[Sequence[tuple[bytes, ...]]]:
-    """Yield the rows of a file, with their versions where the collection keeps them."""
+def _versioned_rows(collection: Collection, sequence: int) -> Iterator[Sequence[tuple[bytes, ...]]]:
     for step in collection.pairs(sequence, limit=ROWS_AT_ONCE):
-        if not collection.versioned_since:
-            yield step
-            continue
         yield [
             (key, value, collection.version(key, sequence).to_bytes(VERSION_BYTES))
             for key, value in step
@@ -617,6 +681,33 @@ def _outcome_rows(
     for start in range(0, len(outcomes), ROWS_AT_ONCE):
         step = outcomes[start : start + ROWS_AT_ONCE]
         yield [(_encode(name), _encode(kept)) for name, kept in step]
+
+
+def _array_head(count: int) -> bytes:
+    """Return the MessagePack head of an array."""
+    if count < 1 << 4:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
+
+
+def _map_head(count: int) -> bytes:
+    """Return a MessagePack head of a map."""
+    return b"\xdf" + count.to_bytes(4)
+
+
+def _head_size(body: bytes | memoryview) -> int:
+    """Return the size of the head of an array or map."""
+    return {0xDC: 3, 0xDE: 3, 0xDD: 5, 0xDF: 5}.get(body[0], 1) if body else 0
+
+
+def _array_count(body: memoryview) -> int | None:
+    """Return the length of an array by its head, None if it is not an array."""
+    kind = body[0] if body else 0
+    if kind & 0xF0 == 0x90:
+        return kind & 0x0F
+    if kind in (0xDC, 0xDD) and len(body) >= _head_size(body):
+        return int.from_bytes(body[1 : _head_size(body)])
+    return None
 
 
 def _row_count(heading: CheckpointHeading) -> int:

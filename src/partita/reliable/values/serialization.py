@@ -47,30 +47,42 @@ V = TypeVar("V")
 
 CACHED_ROWS_MAX = 65_536
 """Decoded values that one dictionary keeps beside their bytes."""
+DROPPED_AT_ONCE = 256
+"""Decoded values that a full cache drops in one turn of the event loop."""
 _HAS_EXPIRY = 0x8000
 _ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=written)
 _unordered = msgspec.msgpack.Encoder(enc_hook=written)
 _plain = msgspec.msgpack.Decoder()
 
 
+class Cached(msgspec.Struct, Generic[V], gc=False):
+    """A value with the bytes that it was decoded from.
+
+    The garbage collector does not visit it, as there may be many; no value refers to the cache.
+    """
+
+    stored: bytes
+    value: V
+
+
 class ValueCache(Generic[V]):
     """Decoded values by encoded key, each with the bytes that it was decoded from."""
 
     def __init__(self) -> None:
-        self._values: dict[bytes, tuple[bytes, V]] = {}
+        self._values: dict[bytes, Cached[V]] = {}
 
-    def find(self, key: bytes, stored: bytes) -> tuple[bytes, V] | None:
-        """Return the bytes and their value; None if these bytes are not cached."""
+    def find(self, key: bytes, stored: bytes) -> Cached[V] | None:
+        """Return the value of these bytes; None if they are not cached."""
         cached = self._values.get(key)
-        return cached if cached is not None and cached[0] is stored else None
+        return cached if cached is not None and cached.stored is stored else None
 
     def put(self, key: bytes, stored: bytes, value: V) -> None:
-        """Keep a value; a full cache drops the older half."""
+        """Keep a value; a full cache drops some of the oldest."""
         values = self._values
         if len(values) >= CACHED_ROWS_MAX and key not in values:
-            for oldest in list(islice(values, CACHED_ROWS_MAX // 2)):
+            for oldest in list(islice(values, DROPPED_AT_ONCE)):
                 del values[oldest]
-        values[key] = (stored, value)
+        values[key] = Cached(stored, value)
 
     def discard(self, key: bytes) -> None:
         self._values.pop(key, None)

@@ -106,7 +106,7 @@ class World:
         )
 
     def rows(self) -> dict[bytes, bytes]:
-        return self.state.collections[1].rows.values if self.state.collections else {}
+        return dict(self.state.collections[1].rows.values) if self.state.collections else {}
 
     def submit(self, name: str, *, size: int = 10) -> Waiting:
         waiting = Waiting(self, name)

@@ -877,7 +877,7 @@ class TestSnapshots:
 
         rows = users.collection.rows
         assert (rows.history, rows.counts, users.collection.generations) == ({}, [], [])
-        assert list(rows.keys) == sorted(rows.values)
+        assert not rows.departed
 
 
 class TestBetweenTransactions:

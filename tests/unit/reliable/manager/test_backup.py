@@ -29,9 +29,9 @@ from partita.reliable.manager.backup import (
     write_backup,
 )
 from partita.reliable.opening import open_local, open_replicated
+from partita.reliable.state import blocks as blocks_module
 from partita.reliable.state.records import FORMAT, Record, decode_record, encode_record, record_hash
 from partita.reliable.state.state import State
-from partita.reliable.storage import checkpoint as checkpoint_module
 from partita.reliable.storage.backup_chain import Backup, check_of_format, read_chain
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
@@ -141,7 +141,7 @@ async def test_a_manifest_tells_what_its_part_holds() -> None:
 
 
 async def test_a_backup_holds_the_moment_it_began_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_module, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(blocks_module, "FULL_ROWS", 2)
     monkeypatch.setattr(backup_module, "SYNC_BYTES", 100)
     history, folder = await a_history(60), a_disk()
 

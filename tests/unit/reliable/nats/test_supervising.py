@@ -4,16 +4,15 @@ import os
 from pathlib import Path
 
 from partita.clock import ManualClock
-from partita.reliable.nats.cluster import LOCK_FILE, LocalCluster
-from partita.reliable.nats.supervising import (
-    NODE_FAILURES_MAX,
+from partita.processes import (
+    FAILURES_MAX,
     RESTART_SECONDS_MAX,
     RESTART_SECONDS_MIN,
     STABLE_SECONDS,
     Restarts,
-    Supervisor,
-    find_cluster,
 )
+from partita.reliable.nats.cluster import LOCK_FILE, LocalCluster
+from partita.reliable.nats.supervising import Supervisor, find_cluster
 
 
 def test_pauses_double_until_the_longest_and_a_node_that_keeps_ending_is_given_up() -> None:
@@ -27,7 +26,7 @@ def test_pauses_double_until_the_longest_and_a_node_that_keeps_ending_is_given_u
 
     assert pauses[:3] == [RESTART_SECONDS_MIN, 2 * RESTART_SECONDS_MIN, 4 * RESTART_SECONDS_MIN]
     assert pauses[-1] == RESTART_SECONDS_MAX
-    assert len(pauses) == restarts.count == NODE_FAILURES_MAX
+    assert len(pauses) == restarts.count == FAILURES_MAX
     assert restarts.is_given_up
 
 
@@ -71,9 +70,9 @@ def test_a_cluster_whose_nodes_are_all_given_up_has_ended(tmp_path: Path) -> Non
     found = find_cluster(tmp_path)
     assert found is not None
     assert [(node.restarts, node.last_exit) for node in found.nodes] == [
-        (NODE_FAILURES_MAX, 0),
-        (NODE_FAILURES_MAX, 1),
-        (NODE_FAILURES_MAX, 2),
+        (FAILURES_MAX, 0),
+        (FAILURES_MAX, 1),
+        (FAILURES_MAX, 2),
     ]
     assert told[0].startswith("node1 has ended with status 0; it is restarted in 0.5 s")
     assert "it is given up" in told[-1]

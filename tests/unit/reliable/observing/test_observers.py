@@ -186,7 +186,7 @@ async def test_a_damaged_row_does_not_hide_the_others(tmp_path: Path) -> None:
         assert collection is not None
         values = collection.rows.values
         key = next(iter(values))
-        values[key] = b"\x00"
+        values.put(key, b"\x00", 0)
         observer = OpenObserver(state)
 
         rows = (await observer.rows("texts")).rows

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from partita.reliable.state.locks import LockMode, LockTable, Resource, Waiter
 from support.repeats import IS_SOAK, repeat
 
-HISTORIES = repeat(2_000, 20_000, 200_000)
+HISTORIES = repeat(2_000, 8_000, 200_000)
 BLOCKS = 10
 STEPS = 30
 

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 from crc32c import crc32c
@@ -11,6 +12,8 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
+from partita.reliable.state import blocks as blocks_module
+from partita.reliable.state.blocks import Blocks
 from partita.reliable.state.records import (
     Clear,
     Create,
@@ -65,8 +68,12 @@ def checkpoints_of(disk: SimDisk) -> list[str]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a small state take many blocks, syncs and turns of the loop."""
+    monkeypatch.setattr(blocks_module, "FULL_ROWS", 3)
+    monkeypatch.setattr(blocks_module, "FULL_BYTES", 200)
     monkeypatch.setattr(checkpoint_module, "ROWS_AT_ONCE", 3)
     monkeypatch.setattr(checkpoint_module, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(checkpoint_module, "TURN_BYTES", 1)
+    monkeypatch.setattr(checkpoint_module, "OWN_SHARE", 1.0)
     monkeypatch.setattr(checkpoint_module, "SYNC_BYTES", 600)
     monkeypatch.setattr(checkpoint_module, "CUT_BYTES", 900)
 
@@ -87,7 +94,7 @@ async def test_a_loaded_state_is_the_one_that_was_written(seed: int) -> None:
     assert list(state.outcomes.items()) == list(old.outcomes.items())
     assert state.names == old.names
     for number, collection in old.collections.items():
-        assert list(state.collections[number].rows.keys) == list(collection.rows.keys)
+        assert state.collections[number].rows.values == collection.rows.values
         assert state.indexes_of(state.collections[number]) == [
             state.collections[index.id] for index in old.indexes_of(collection)
         ]
@@ -475,10 +482,54 @@ async def test_the_format_stays_what_it_was() -> None:
     state.sequence, state.epoch, state.hash = 6, 2, bytes(range(16))
     state.primary, state.ticks, state.next_collection = "r1", 1000, 3
     people = Collection(2, Description("people", "dictionary", "str", written_version=3))
-    people.rows, people.tail = Rows([(b"ada", b"1"), (b"bob", b"")]), 7
+    people.rows, people.tail = Rows(Blocks([(b"ada", b"1"), (b"bob", b"")])), 7
     state.restore([people], [("once", KeptOutcome(5, 2000, b"done"))])
 
     written = await Checkpoints(disk).write(state)
 
     assert disk.read(written.name).hex() == GOLDEN
     assert (await loaded(disk)).digest() == state.digest()
+
+
+@pytest.mark.parametrize("wrong", ["reversed", "twice"])
+async def test_rows_that_are_not_in_order_are_refused(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = Collection.pieces
+
+    def disordered(collection: Collection, sequence: int) -> Iterator[dict[bytes, bytes]]:
+        for piece in pieces(collection, sequence):
+            yield dict(reversed(piece.items())) if wrong == "reversed" else piece
+            if wrong == "twice":
+                yield piece
+
+    disk = a_disk()
+    state = State()
+    people = Collection(2, Description("people", "dictionary"))
+    people.rows = Rows(Blocks([(b"ada", b"1"), (b"bob", b"2")]))
+    state.restore([people], [])
+    state.sequence = 1
+    with monkeypatch.context() as broken:
+        broken.setattr(Collection, "pieces", disordered)
+        await Checkpoints(disk).write(state)
+
+    found = State()
+    with pytest.raises(ChecksumError, match="not in order"):
+        await Checkpoints(disk).load(found)
+    assert found.digest() == State().digest()
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 300, 40_000])
+async def test_blocks_of_any_size_are_read(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks_module, "FULL_ROWS", 1_000_000)
+    disk = a_disk()
+    state = State()
+    people = Collection(2, Description("people", "dictionary"))
+    people.rows = Rows(Blocks((number.to_bytes(3), b"") for number in range(count)))
+    state.restore([people], [])
+    state.sequence = 1
+    written = await Checkpoints(disk).write(state)
+    monkeypatch.undo()
+
+    assert (await loaded(disk)).digest() == state.digest()
+    assert (await verify_file(disk, written.name)).sequence == 1
