@@ -76,7 +76,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(runs, copies, report.save("blobs", document))
-    return bool(options.demand) and any(word != "yes" for _, word in verdicts)
+    return bool(options.demand) and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:
@@ -86,12 +86,9 @@ def read_options() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=5, help="length of one run")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="5,000 blobs, one round of 2 s")
-    parser.add_argument("--demand", action="store_true", help="a missed target is a failure")
-    options = parser.parse_args()
-    if options.quick:
-        options.blobs, options.seconds, options.rounds = 5000, 2, 1
-    return options
+    return report.read_options(
+        parser, "5,000 blobs, one round of 2 s", blobs=5000, seconds=2, rounds=1
+    )
 
 
 def start_sides(work: Path, stack: ExitStack, blobs: int) -> list[Server]:

@@ -31,6 +31,7 @@ from partita.blobs.rules.model import (
     Listing,
     PageRange,
     Properties,
+    Retention,
     SequenceConditions,
     Terms,
     etag_of,
@@ -75,6 +76,21 @@ def names_of(listing: Listing) -> list[str]:
         item.name if isinstance(item, BlobPrefix) or item.snapshot is None else f"{item.name}@"
         for item in listing.items
     ]
+
+
+def kinds_of(listing: Listing) -> list[str]:
+    """Describe the blobs of a listing: current or not, a snapshot, a version, deleted."""
+    kinds = []
+    for item in listing.items:
+        assert isinstance(item, Blob)
+        words = [
+            "snapshot" if item.snapshot else "version" if item.version else "blob",
+            "current" if item.is_current else "",
+            "deleted" if item.deleted_at else "",
+            "only versions" if item.has_only_versions else "",
+        ]
+        kinds.append(" ".join(filter(None, words)))
+    return kinds
 
 
 def metadata_of(found: Blob) -> dict[str, str]:
@@ -1270,3 +1286,589 @@ class BlobStoreConformance(ABC):
         assert await self.read(blob("b")) == LONG
         appended = await self.engine.append_blobs.append_block(blob("log"), b"6")
         assert appended.offset == 5
+
+    # Deleted blobs that are kept
+
+    def keep(self, **retention: Any) -> None:
+        self.engine.keeper.retention = Retention(**retention)
+
+    async def kept(self, *include: Any) -> Listing:
+        return await self.engine.containers.list_blobs(HERE, include=set(include))
+
+    async def test_a_deleted_blob_is_listed_and_restored_until_its_time_is_over(self) -> None:
+        self.keep(blob_days=2)
+        properties = Properties(metadata={"k": "v"}, tags={"t": "1"})
+        await self.engine.put_blob(blob("a"), LONG, properties=properties)
+        before = await self.engine.get_blob(blob("a"))
+
+        is_final = await self.engine.delete_blob(blob("a"))
+
+        assert not is_final
+        assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
+        assert (await self.kept()).items == (await self.kept("snapshots", "versions")).items == []
+        [shown] = (await self.kept("deleted")).items
+        assert isinstance(shown, Blob)
+        assert (shown.snapshot, shown.days_left, shown.metadata) == (None, 2, {"k": "v"})
+        self.clock.advance(86_400)
+        await self.forget_stale()
+        await self.engine.undelete_blob(blob("a"))
+        assert await self.engine.get_blob(blob("a")) == before
+        assert await self.read(blob("a")) == LONG
+
+    async def test_what_was_deleted_too_long_ago_is_gone_with_its_content(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), LONG)
+        await self.engine.put_blob(blob("a"), LONG + b"2")
+        await self.engine.snapshot(blob("a"))
+        await self.engine.delete_blob(blob("a"), snapshots="include")
+        assert len((await self.kept("deleted", "snapshots")).items) == 3
+
+        self.clock.advance(86_402)
+
+        assert (await self.kept("deleted", "snapshots")).items == []
+        assert await code_of(self.engine.undelete_blob(blob("a"))) == "BlobNotFound"
+        await self.forget_stale()
+        await self.collect()
+        assert self.rows_of("blob") == 0
+        assert await self.contents() == []
+
+    async def test_undelete_without_anything_deleted(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), b"1")
+
+        await self.engine.undelete_blob(blob("a"))
+
+        assert await self.read(blob("a")) == b"1"
+        assert await code_of(self.engine.undelete_blob(blob("b"))) == "BlobNotFound"
+        assert (
+            await code_of(self.engine.undelete_blob(blob("b", container="none")))
+            == "ContainerNotFound"
+        )
+
+    async def test_an_overwritten_blob_becomes_a_deleted_snapshot(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"2")
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1))
+        await self.engine.copies.copy_blob(blob("a"), blob("a"), properties=Properties())
+
+        assert kinds_of(await self.kept("snapshots")) == ["blob current"]
+        assert kinds_of(await self.kept("deleted")) == ["blob current"]
+        assert kinds_of(await self.kept("deleted", "snapshots")) == [
+            "snapshot deleted",
+            "snapshot deleted",
+            "blob current",
+        ]
+        await self.engine.undelete_blob(blob("a"))
+        [first, second, _] = (await self.kept("snapshots")).items
+        assert isinstance(first, Blob)
+        assert isinstance(second, Blob)
+        assert await self.read(blob("a", first.snapshot)) == b"1"
+        assert await self.read(blob("a", second.snapshot)) == b"2"
+
+    async def test_a_blob_that_was_deleted_twice_is_restored_with_the_first_as_a_snapshot(
+        self,
+    ) -> None:
+        self.keep(blob_days=1)
+        for content in (b"1", b"2"):
+            await self.engine.put_blob(blob("a"), content)
+            await self.engine.delete_blob(blob("a"))
+        assert kinds_of(await self.kept("deleted")) == ["blob deleted"]
+        assert kinds_of(await self.kept("deleted", "snapshots")) == [
+            "snapshot deleted",
+            "blob deleted",
+        ]
+
+        await self.engine.undelete_blob(blob("a"))
+
+        [first, _] = (await self.kept("snapshots", "deleted")).items
+        assert isinstance(first, Blob)
+        assert await self.read(blob("a", first.snapshot)) == b"1"
+        assert await self.read(blob("a")) == b"2"
+
+    async def test_deleted_snapshots_are_restored_with_their_blob(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), b"1")
+        kept = await self.engine.snapshot(blob("a"))
+        assert await code_of(self.engine.delete_blob(blob("a"))) == "SnapshotsPresent"
+        await self.engine.delete_blob(blob("a", kept.snapshot))
+        assert await code_of(self.engine.get_blob(blob("a", kept.snapshot))) == "BlobNotFound"
+        await self.engine.delete_blob(blob("a"))
+
+        await self.engine.undelete_blob(blob("a"))
+
+        assert await self.read(blob("a", kept.snapshot)) == b"1"
+        assert await self.read(blob("a")) == b"1"
+
+    async def test_a_new_blob_can_take_the_name_of_a_deleted_one(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.delete_blob(blob("a"))
+
+        await self.engine.put_blob(
+            blob("a"), b"2", terms=Terms(conditions=Conditions(if_none_match=("*",)))
+        )
+        await self.engine.undelete_blob(blob("a"))
+
+        assert await self.read(blob("a")) == b"2"
+        assert kinds_of(await self.kept("snapshots")) == ["snapshot", "blob current"]
+
+    async def test_staged_blocks_do_not_hide_a_deleted_blob(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.delete_blob(blob("a"))
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"2")
+        assert kinds_of(await self.kept("deleted")) == ["blob deleted"]
+
+        await self.engine.undelete_blob(blob("a"))
+
+        assert await self.read(blob("a")) == b"1"
+
+    async def test_only_what_is_deleted_is_removed_before_its_time(self) -> None:
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("a"), b"1")
+        kept = await self.engine.snapshot(blob("a"))
+        snapshot = blob("a", kept.snapshot)
+        assert (
+            await code_of(self.engine.delete_blob(snapshot, is_permanent=True))
+            == "InsufficientAccountPermissions"
+        )
+        self.keep(blob_days=1, allows_permanent_delete=True)
+        assert await code_of(self.engine.delete_blob(snapshot, is_permanent=True)) == "BlobNotFound"
+        await self.engine.delete_blob(snapshot)
+
+        assert await self.engine.delete_blob(snapshot, is_permanent=True)
+
+        assert kinds_of(await self.kept("snapshots", "deleted")) == ["blob current"]
+
+    @pytest.mark.parametrize("delimiter", ["", "/"])
+    async def test_kept_blobs_are_listed_in_pages_and_by_prefix(self, delimiter: str) -> None:
+        self.keep(blob_days=1)
+        for name in ("a", "b", "d/1"):
+            for content in (b"1", b"2"):
+                await self.engine.put_blob(blob(name), content)
+        await self.engine.delete_blob(blob("b"))
+        include: set[Any] = {"deleted", "snapshots"}
+        whole = await self.engine.containers.list_blobs(HERE, include=include, delimiter=delimiter)
+
+        found: list[Any] = []
+        marker = ""
+        while True:
+            page = await self.engine.containers.list_blobs(
+                HERE, include=include, delimiter=delimiter, limit=1, marker=marker
+            )
+            found += page.items
+            if page.next_marker is None:
+                break
+            marker = page.next_marker
+
+        assert found == whole.items
+        below = ["d/"] if delimiter else ["d/1@", "d/1"]
+        assert names_of(whole) == ["a@", "a", "b@", "b", *below]
+        alone = await self.engine.containers.list_blobs(HERE, prefix="b", include={"deleted"})
+        assert kinds_of(alone) == ["blob deleted"]
+
+    # Versions
+
+    async def test_each_write_of_a_whole_blob_makes_a_version(self) -> None:
+        self.keep(keeps_versions=True)
+        first = await self.engine.put_blob(blob("a"), b"1")
+        second = await self.engine.put_blob(blob("a"), LONG)
+        third = await self.engine.set_metadata(blob("a"), {"k": "v"})
+
+        assert first.version is not None
+        assert len({first.version, second.version, third.version}) == 3
+        assert kinds_of(await self.kept("versions")) == ["version", "version", "version current"]
+        assert kinds_of(await self.kept("snapshots", "deleted")) == ["version current"]
+        assert await self.read(BlobName(HERE, "a", version=first.version)) == b"1"
+        assert await self.read(BlobName(HERE, "a", version=second.version)) == LONG
+        old = await self.engine.get_blob(BlobName(HERE, "a", version=second.version))
+        assert (old.metadata, old.is_current, old.etag) == ({}, False, second.etag)
+        current = await self.engine.get_blob(BlobName(HERE, "a", version=third.version))
+        assert current == await self.engine.get_blob(blob("a"))
+        assert (current.metadata, current.is_current) == ({"k": "v"}, True)
+
+    async def test_other_changes_stay_in_their_version(self) -> None:
+        self.keep(keeps_versions=True)
+        made = await self.engine.append_blobs.create_append_blob(blob("log"))
+        appended = await self.engine.append_blobs.append_block(blob("log"), b"1")
+        await self.engine.set_tags(blob("log"), {"t": "1"})
+        headed = await self.engine.set_headers(blob("log"), Headers("text/plain"))
+
+        assert made.version == appended.written.version == headed.version
+        assert kinds_of(await self.kept("versions")) == ["version current"]
+
+    async def test_an_earlier_version_keeps_its_pages_and_its_end(self) -> None:
+        self.keep(keeps_versions=True)
+        await self.engine.page_blobs.create_page_blob(blob("p"), 1024)
+        await self.engine.page_blobs.put_pages(blob("p"), 0, b"1" * 512, last=511)
+        pages = (await self.engine.get_blob(blob("p"))).version
+        await self.engine.append_blobs.create_append_blob(blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), b"1")
+        log = (await self.engine.get_blob(blob("log"))).version
+
+        await self.engine.set_metadata(blob("p"), {"k": "v"})
+        await self.engine.page_blobs.put_pages(blob("p"), 0, b"2" * 512, last=511)
+        await self.engine.set_metadata(blob("log"), {"k": "v"})
+        await self.engine.append_blobs.append_block(blob("log"), b"2")
+
+        assert await self.read(BlobName(HERE, "p", version=pages)) == b"1" * 512 + bytes(512)
+        assert await self.read(blob("p")) == b"2" * 512 + bytes(512)
+        assert await self.read(BlobName(HERE, "log", version=log)) == b"1"
+        assert await self.read(blob("log")) == b"12"
+
+    async def test_a_deleted_blob_becomes_an_earlier_version_that_is_promoted_by_a_copy(
+        self,
+    ) -> None:
+        self.keep(keeps_versions=True, blob_days=1)
+        written = await self.engine.put_blob(blob("a"), LONG)
+        version = BlobName(HERE, "a", version=written.version)
+
+        await self.engine.delete_blob(blob("a"))
+
+        assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
+        assert (await self.kept("deleted", "snapshots")).items == []
+        assert kinds_of(await self.kept("versions")) == ["version"]
+        assert kinds_of(await self.kept("deletedwithversions")) == ["version only versions"]
+        assert await self.read(version) == LONG
+        copied = await self.engine.copies.copy_blob(version, blob("a"))
+        assert await self.read(blob("a")) == LONG
+        assert copied.written.version not in (None, written.version)
+        assert kinds_of(await self.kept("versions")) == ["version", "version current"]
+
+    async def test_versions_are_deleted_by_name_and_restored(self) -> None:
+        self.keep(keeps_versions=True, blob_days=1)
+        first = await self.engine.put_blob(blob("a"), b"1")
+        second = await self.engine.put_blob(blob("a"), b"2")
+        old = BlobName(HERE, "a", version=first.version)
+        current = BlobName(HERE, "a", version=second.version)
+
+        assert await code_of(self.engine.delete_blob(current)) == "OperationNotAllowedOnRootBlob"
+        await self.engine.delete_blob(old)
+
+        assert await code_of(self.engine.get_blob(old)) == "BlobNotFound"
+        assert kinds_of(await self.kept("versions", "deleted")) == [
+            "version deleted",
+            "version current",
+        ]
+        await self.engine.undelete_blob(blob("a"))
+        assert await self.read(old) == b"1"
+        assert await self.read(blob("a")) == b"2"
+        self.keep(keeps_versions=True)
+        assert await self.engine.delete_blob(old)
+        assert kinds_of(await self.kept("versions", "deleted")) == ["version current"]
+
+    async def test_versions_outlive_the_end_of_versioning(self) -> None:
+        self.keep(keeps_versions=True)
+        written = await self.engine.put_blob(blob("a"), b"1")
+        self.keep()
+
+        await self.engine.put_blob(blob("a"), b"2")
+        await self.engine.put_blob(blob("a"), b"3")
+
+        assert kinds_of(await self.kept("versions")) == ["version", "blob current"]
+        assert await self.read(BlobName(HERE, "a", version=written.version)) == b"1"
+
+    async def test_a_blob_from_before_versions_becomes_one(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        assert (await self.engine.get_blob(blob("a"))).version is None
+        self.keep(keeps_versions=True)
+
+        await self.engine.put_blob(blob("a"), b"2")
+
+        [old, _] = (await self.kept("versions")).items
+        assert isinstance(old, Blob)
+        assert await self.read(BlobName(HERE, "a", version=old.version)) == b"1"
+
+    async def test_a_snapshot_of_a_versioned_blob_makes_a_version(self) -> None:
+        self.keep(keeps_versions=True)
+        written = await self.engine.put_blob(blob("a"), b"1")
+
+        kept = await self.engine.snapshot(blob("a"))
+
+        assert await self.read(blob("a", kept.snapshot)) == b"1"
+        assert kept.version not in (None, written.version)
+        assert (await self.engine.get_blob(blob("a"))).version == kept.version
+        assert await self.read(BlobName(HERE, "a", version=written.version)) == b"1"
+        assert sorted(kinds_of(await self.kept("versions", "snapshots"))) == [
+            "snapshot",
+            "version",
+            "version current",
+        ]
+
+    async def test_a_version_cannot_be_changed_but_tagged_and_moved_to_a_tier(self) -> None:
+        self.keep(keeps_versions=True)
+        written = await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.put_blob(blob("a"), b"2")
+        old = BlobName(HERE, "a", version=written.version)
+
+        assert await code_of(self.engine.set_metadata(old, {})) == "InvalidQueryParameterValue"
+        assert await code_of(self.engine.put_blob(old, b"3")) == "InvalidQueryParameterValue"
+        await self.engine.set_tags(old, {"t": "1"})
+        await self.engine.set_tier(old, "Cool")
+
+        found = await self.engine.get_blob(old)
+        assert (found.tags, found.tier) == ({"t": "1"}, "Cool")
+        assert (await self.engine.get_blob(blob("a"))).tags == {}
+
+    async def test_a_time_that_is_no_version_names_nothing(self) -> None:
+        self.keep(keeps_versions=True)
+        written = await self.engine.put_blob(blob("a"), b"1")
+        kept = await self.engine.snapshot(blob("a"))
+
+        for name in (
+            BlobName(HERE, "a", version=kept.snapshot),
+            BlobName(HERE, "a", snapshot=written.version),
+            BlobName(HERE, "a", version="2001-01-01T00:00:00.0000000Z"),
+        ):
+            assert await code_of(self.engine.get_blob(name)) == "BlobNotFound"
+            assert await code_of(self.engine.open_blob(name)) == "BlobNotFound"
+            assert await code_of(self.engine.delete_blob(name)) == "BlobNotFound"
+            assert await code_of(self.engine.block_blobs.get_block_list(name)) == "BlobNotFound"
+
+    async def test_what_is_kept_is_there_after_a_restart(self) -> None:
+        if not self.is_durable:
+            pytest.skip("in memory nothing outlives the process")
+        self.keep(keeps_versions=True, blob_days=1, container_days=1)
+        written = await self.engine.put_blob(blob("a"), LONG)
+        await self.engine.put_blob(blob("a"), b"2")
+        self.keep(blob_days=1)
+        await self.engine.put_blob(blob("b"), b"1")
+        await self.engine.delete_blob(blob("b"))
+        include = "versions", "deleted", "snapshots"
+        before = await self.kept(*include)
+
+        await self.reopen()
+
+        assert await self.kept(*include) == before
+        assert await self.read(BlobName(HERE, "a", version=written.version)) == LONG
+        await self.engine.undelete_blob(blob("b"))
+        assert await self.read(blob("b")) == b"1"
+
+    # Deleted containers
+
+    async def test_a_deleted_container_is_restored_with_its_blobs(self) -> None:
+        self.keep(container_days=3)
+        await self.engine.put_blob(blob("a"), LONG)
+        await self.engine.containers.set_container_metadata(HERE, {"k": "v"})
+
+        await self.engine.containers.delete_container(HERE)
+
+        assert await code_of(self.engine.get_blob(blob("a"))) == "ContainerNotFound"
+        assert (await self.engine.containers.list_containers()).items == []
+        [shown] = (await self.engine.containers.list_containers(with_deleted=True)).items
+        assert (shown.name, shown.days_left, shown.metadata) == (HERE, 3, {"k": "v"})
+        assert shown.version is not None
+        await self.collect()
+        restored = await self.engine.containers.restore_container(HERE, shown.version)
+        assert (restored.version, restored.deleted_at, restored.metadata) == (
+            None,
+            None,
+            {"k": "v"},
+        )
+        assert await self.read(blob("a")) == LONG
+
+    async def test_a_container_is_restored_only_under_a_free_name_and_in_time(self) -> None:
+        self.keep(container_days=1)
+        await self.engine.containers.delete_container(HERE)
+        await self.engine.containers.create_container(HERE)
+        await self.engine.put_blob(blob("a"), b"new")
+        listed = (await self.engine.containers.list_containers(with_deleted=True)).items
+        assert [each.deleted_at is None for each in listed] == [True, False]
+        version = listed[1].version
+        assert version is not None
+
+        assert (
+            await code_of(self.engine.containers.restore_container(HERE, version))
+            == "ContainerAlreadyExists"
+        )
+        assert (
+            await code_of(self.engine.containers.restore_container(HERE, "0" * 16))
+            == "ContainerNotFound"
+        )
+        self.clock.advance(86_402)
+        assert (
+            await code_of(self.engine.containers.restore_container(HERE, version))
+            == "ContainerNotFound"
+        )
+        assert await self.read(blob("a")) == b"new"
+
+    async def test_a_container_that_was_deleted_too_long_ago_is_gone(self) -> None:
+        self.keep(container_days=1)
+        await self.engine.put_blob(blob("a"), LONG)
+        await self.engine.containers.delete_container(HERE)
+        self.clock.advance(86_402)
+
+        await self.forget_stale()
+        await self.collect()
+
+        assert (await self.engine.containers.list_containers(with_deleted=True)).items == []
+        assert self.rows_of("blob") == self.rows_of("container") == 0
+        assert await self.contents() == []
+
+    async def test_deleted_containers_are_listed_in_pages(self) -> None:
+        self.keep(container_days=1)
+        for _ in range(3):
+            await self.engine.containers.delete_container(HERE)
+            await self.engine.containers.create_container(HERE)
+        await self.engine.containers.create_container("photos-2")
+
+        found: list[Any] = []
+        marker = ""
+        while True:
+            page = await self.engine.containers.list_containers(
+                with_deleted=True, limit=2, marker=marker
+            )
+            found += page.items
+            if page.next_marker is None:
+                break
+            marker = page.next_marker
+
+        assert [each.name for each in found] == [HERE] * 4 + ["photos-2"]
+        assert len({each.version for each in found}) == 4
+        names = [each.name for each in (await self.engine.containers.list_containers()).items]
+        assert names == [HERE, "photos-2"]
+
+    # Searches by tags
+
+    async def found(self, expression: str, container: str | None = None) -> list[str]:
+        listing = await self.engine.searches.find_blobs(expression, container=container)
+        assert listing.next_marker is None
+        return [f"{each.container}/{each.name}" for each in listing.items]
+
+    @pytest.mark.parametrize(
+        ("expression", "names"),
+        [
+            ("n = '2'", ["2"]),
+            ("\"n\" > '2'", ["3", "4"]),
+            ("n >= '2' AND n < '4'", ["2", "3"]),
+            ("n <= '2'", ["1", "2"]),
+            ("n > '0' and even = 'yes'", ["2", "4"]),
+            ("@container = 'photos' AND n = '1'", ["1"]),
+            ("n = '1' AND @container = 'others'", []),
+            ("n = '1' AND none = ''", []),
+            ("N = '1'", []),
+        ],
+    )
+    async def test_blobs_are_found_by_their_tags(self, expression: str, names: list[str]) -> None:
+        for number in range(1, 5):
+            tags = {"n": str(number)} | ({"even": "yes"} if number % 2 == 0 else {})
+            await self.engine.put_blob(blob(str(number)), b"", properties=Properties(tags=tags))
+        await self.engine.put_blob(blob("untagged"), b"")
+
+        assert await self.found(expression) == [f"{HERE}/{name}" for name in names]
+
+    async def test_a_search_sees_the_tags_of_now_and_of_blobs_only(self) -> None:
+        self.keep(blob_days=1, container_days=1)
+        tagged = Properties(tags={"n": "1"})
+        for name in ("changed", "snapshot", "overwritten", "deleted", "tagged"):
+            await self.engine.put_blob(
+                blob(name), b"", properties=Properties() if name == "tagged" else tagged
+            )
+        await self.engine.set_tags(blob("changed"), {"n": "2"})
+        await self.engine.snapshot(blob("snapshot"))
+        await self.engine.put_blob(blob("overwritten"), b"")
+        await self.engine.delete_blob(blob("deleted"))
+        await self.engine.set_tags(blob("tagged"), {"n": "1"})
+        await self.engine.containers.create_container("gone")
+        await self.engine.put_blob(blob("a", container="gone"), b"", properties=tagged)
+        await self.engine.containers.delete_container("gone")
+
+        assert await self.found("n = '1'") == [f"{HERE}/snapshot", f"{HERE}/tagged"]
+        assert await self.found("n = '2'") == [f"{HERE}/changed"]
+
+    async def test_a_search_in_a_container_sees_only_that_container(self) -> None:
+        tagged = Properties(tags={"n": "1", "other": "x"})
+        await self.engine.containers.create_container("others")
+        for container in (HERE, "others"):
+            await self.engine.put_blob(blob("a", container=container), b"", properties=tagged)
+
+        assert await self.found("n = '1'") == [f"{HERE}/a", "others/a"]
+        assert await self.found("n = '1'", "others") == ["others/a"]
+        assert await self.found("n = '1' AND @container = 'photos'", "others") == []
+        assert await code_of(self.found("n = '1'", "none")) == "ContainerNotFound"
+        listing = await self.engine.searches.find_blobs("n = '1'")
+        assert [each.tags for each in listing.items] == [{"n": "1"}, {"n": "1"}]
+
+    async def test_a_search_is_read_in_pages(self) -> None:
+        await self.engine.containers.create_container("others")
+        names = [(container, f"{number}") for container in (HERE, "others") for number in range(4)]
+        for container, name in names:
+            tagged = Properties(tags={"n": "1"})
+            await self.engine.put_blob(blob(name, container=container), b"", properties=tagged)
+
+        found: list[tuple[str, str]] = []
+        marker = ""
+        while True:
+            page = await self.engine.searches.find_blobs("n = '1'", limit=3, marker=marker)
+            found += [(each.container, each.name) for each in page.items]
+            if page.next_marker is None:
+                break
+            marker = page.next_marker
+
+        assert found == names
+
+    # What changed in a page blob since a snapshot
+
+    async def changed_since(self, snapshot: str | None, **more: Any) -> list[tuple[int, int, bool]]:
+        found = await self.engine.page_blobs.page_ranges(blob("p"), since=snapshot, **more)
+        return [(each.first, each.last, each.is_cleared) for each in found.ranges]
+
+    async def test_pages_that_were_written_or_cleared_since_a_snapshot_are_listed(self) -> None:
+        pages = self.engine.page_blobs
+        await pages.create_page_blob(blob("p"), 4096)
+        await pages.put_pages(blob("p"), 0, b"1" * 2048, last=2047)
+        first = await self.engine.snapshot(blob("p"))
+        assert await self.changed_since(first.snapshot) == []
+
+        await pages.put_pages(blob("p"), 512, b"2" * 512, last=1023)
+        await pages.clear_pages(blob("p"), 1536, 2047)
+        await pages.put_pages(blob("p"), 3584, b"2" * 512, last=4095)
+
+        changed = [(512, 1023, False), (1536, 2047, True), (3584, 4095, False)]
+        assert await self.changed_since(first.snapshot) == changed
+        assert await self.changed_since(first.snapshot, first=600, last=2047) == [
+            (600, 1023, False),
+            (1536, 2047, True),
+        ]
+        assert await self.changed_since(first.snapshot, limit=1) == changed[:1]
+        second = await self.engine.snapshot(blob("p"))
+        await pages.put_pages(blob("p"), 0, b"3" * 512, last=511)
+        assert await self.changed_since(second.snapshot) == [(0, 511, False)]
+        between = await pages.page_ranges(blob("p", second.snapshot), since=first.snapshot)
+        assert [(each.first, each.last, each.is_cleared) for each in between.ranges] == changed
+
+    async def test_page_ranges_differ_only_from_an_earlier_snapshot_of_the_same_blob(self) -> None:
+        pages = self.engine.page_blobs
+        await pages.create_page_blob(blob("p"), 1024)
+        first = await self.engine.snapshot(blob("p"))
+        second = await self.engine.snapshot(blob("p"))
+
+        assert (
+            await code_of(pages.page_ranges(blob("p", first.snapshot), since=second.snapshot))
+            == "PreviousSnapshotCannotBeNewer"
+        )
+        assert (
+            await code_of(self.changed_since("2001-01-01T00:00:00.0000000Z"))
+            == "PreviousSnapshotNotFound"
+        )
+        assert await code_of(self.changed_since("yesterday")) == "InvalidQueryParameterValue"
+        await pages.create_page_blob(blob("p"), 1024)
+        assert await code_of(self.changed_since(first.snapshot)) == "BlobOverwritten"
+
+    # Encryption scopes
+
+    async def test_the_encryption_scope_of_a_write_is_kept_with_the_blob(self) -> None:
+        await self.engine.containers.create_container("scoped", encryption_scope="scope1")
+        scoped = Properties(encryption_scope="scope2")
+
+        written = await self.engine.put_blob(blob("a"), b"", properties=scoped)
+
+        assert written.encryption_scope == "scope2"
+        assert (await self.engine.get_blob(blob("a"))).encryption_scope == "scope2"
+        assert (await self.engine.set_metadata(blob("a"), {})).encryption_scope == "scope2"
+        assert (await self.engine.put_blob(blob("a"), b"")).encryption_scope is None
+        found = await self.engine.containers.get_container("scoped")
+        assert found.encryption_scope == "scope1"
+        bad = self.engine.put_blob(blob("a"), b"", properties=Properties(encryption_scope="a b"))
+        assert await code_of(bad) == "InvalidHeaderValue"

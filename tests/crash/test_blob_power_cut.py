@@ -24,7 +24,7 @@ from partita.blobs.rules import limits
 from partita.storage import database
 from support.repeats import repeat
 
-STATES = repeat(24, 160, 6_000)
+STATES = repeat(24, 80, 6_000)
 STEPS = 40
 SEEDS = repeat(1, 2, 2)
 

@@ -545,10 +545,23 @@ APPENDS_AND_PAGES = [
         {"x-ms-sequence-number-action": "halve"},
     ),
     Row(
-        "differences of pages",
+        "differences from a text",
         "GET",
         "/witness/p?comp=pagelist&prevsnapshot=x",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "differences from no snapshot",
+        "GET",
+        "/witness/p?comp=pagelist&prevsnapshot=2020-01-01T00:00:00.0000000Z",
+        "409 PreviousSnapshotNotFound",
+    ),
+    Row(
+        "differences of managed disks",
+        "GET",
+        "/witness/p?comp=pagelist",
         "501 NotImplemented",
+        headers={"x-ms-previous-snapshot-url": "http://other/disk?snapshot=x"},
     ),
 ]
 
@@ -817,7 +830,7 @@ COPIES = [
         "source far away",
         "PUT",
         "/witness/n",
-        "501 NotImplemented",
+        "403 CannotVerifyCopySource",
         {"x-ms-copy-source": "http://169.254.169.254/latest/meta-data"},
     ),
     Row(
@@ -918,9 +931,88 @@ QUERIES = [
         {"x-ms-delete-snapshots": "some"},
     ),
     Row(
-        "deleted container", "PUT", "/witness?restype=container&comp=undelete", "501 NotImplemented"
+        "a deleted container without its version",
+        "PUT",
+        "/witness?restype=container&comp=undelete",
+        MISSING,
     ),
-    Row("find by tags", "GET", "/?comp=blobs&where=a", "501 NotImplemented"),
+    Row(
+        "a deleted container under another name",
+        "PUT",
+        "/witness?restype=container&comp=undelete",
+        "400 InvalidHeaderValue",
+        headers={
+            "x-ms-deleted-container-name": "other",
+            "x-ms-deleted-container-version": "1",
+        },
+    ),
+    Row(
+        "a deleted container that is not there",
+        "PUT",
+        "/witness?restype=container&comp=undelete",
+        "404 ContainerNotFound",
+        headers={
+            "x-ms-deleted-container-name": "witness",
+            "x-ms-deleted-container-version": "!" * 5000,
+        },
+    ),
+    Row(
+        "the stored name of a deleted container",
+        "GET",
+        "/witness!0000000000000000?restype=container",
+        "400 InvalidResourceName",
+    ),
+    Row(
+        "a blob in the stored name of a deleted container",
+        "GET",
+        "/witness%210000000000000000/w",
+        "400 InvalidResourceName",
+    ),
+    Row("find by a word", "GET", "/?comp=blobs&where=a", "400 InvalidQueryParameterValue"),
+    Row("find by nothing", "GET", "/?comp=blobs", "400 MissingRequiredQueryParameter"),
+    Row(
+        "find by a long text",
+        "GET",
+        f"/?comp=blobs&where={'a' * 3000}",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "find by OR",
+        "GET",
+        "/?comp=blobs&where=a%3D'1'%20OR%20b%3D'1'",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "find from no marker",
+        "GET",
+        "/?comp=blobs&where=a%3D'1'&marker=x",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "a version that is not a time",
+        "GET",
+        "/witness/w?versionid=x",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "a version and a snapshot",
+        "GET",
+        "/witness/w?versionid=2020-01-01T00:00:00Z&snapshot=2020-01-01T00:00:00Z",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "a kind of delete",
+        "DELETE",
+        "/witness/w?deletetype=temporary",
+        "400 InvalidQueryParameterValue",
+    ),
+    Row(
+        "an encryption scope with blanks",
+        "PUT",
+        "/witness/new",
+        "400 InvalidHeaderValue",
+        headers={"x-ms-encryption-scope": "a b", "x-ms-blob-type": "BlockBlob"},
+    ),
 ]
 
 TABLE = [

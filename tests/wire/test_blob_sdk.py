@@ -580,7 +580,7 @@ def test_a_public_container_is_read_without_credentials(container: ContainerClie
 
 @pytest.mark.parametrize(
     ("method", "query"),
-    [("PUT", "comp=undelete"), ("POST", "comp=query"), ("PUT", "comp=expiry")],
+    [("PUT", "comp=incrementalcopy"), ("POST", "comp=query"), ("PUT", "comp=expiry")],
 )
 def test_what_is_not_built_says_so(container: ContainerClient, method: str, query: str) -> None:
     token = _blob_sas(container, "b", "racwd")

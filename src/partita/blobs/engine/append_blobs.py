@@ -1,6 +1,7 @@
 """Append blobs: blocks are added at the end until the blob is sealed."""
 
 from partita.blobs.engine import preconditions
+from partita.blobs.engine.keeping import Keeper
 from partita.blobs.engine.operations import check_properties, new_facts, put_new, replace, touch
 from partita.blobs.rules import checksums, limits
 from partita.blobs.rules.blocks import refuse_empty, too_many_blocks
@@ -23,8 +24,9 @@ from partita.errors import ConflictError
 class AppendBlobs:
     """The operations of append blobs."""
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, keeper: Keeper) -> None:
         self._store = store
+        self._keeper = keeper
 
     async def create_append_blob(
         self, name: BlobName, *, properties: Properties = PLAIN, terms: Terms = NO_TERMS
@@ -35,8 +37,7 @@ class AppendBlobs:
             now = self._store.now()
             found = await preconditions.check_new(tx, name, terms, now)
             facts = new_facts("AppendBlob", tx.stamp(), properties, found[1], now=now)
-            await put_new(tx, found, name, EMPTY, facts)
-            return Written(facts.changed_at)
+            return await put_new(tx, self._keeper, found, name, EMPTY, facts)
 
         return await self._store.run(create)
 
@@ -85,7 +86,7 @@ class AppendBlobs:
                     copy=None,
                 )
         sums = received.sums
-        written = Written(written.changed_at, sums.md5, sums.crc64)
+        written = replace(written, md5=sums.md5, crc64=sums.crc64)
         return Appended(written, offset, row.facts.block_count + 1)
 
     async def seal(

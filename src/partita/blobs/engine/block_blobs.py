@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from partita.blobs.engine import preconditions
+from partita.blobs.engine.keeping import Keeper
 from partita.blobs.engine.operations import check_properties, new_facts, put_new, replace
 from partita.blobs.rules import blocks as block_rules
 from partita.blobs.rules import checksums, limits
@@ -19,7 +20,7 @@ from partita.blobs.rules.model import (
     Terms,
     Written,
 )
-from partita.blobs.rules.names import LIVE, snapshot_ticks
+from partita.blobs.rules.names import LIVE
 from partita.blobs.rules.stored_format import StoredBlob, blob_of
 from partita.blobs.store.contract import EMPTY, BlobChange, BlobRow, BlobStore, BlockRow
 
@@ -27,8 +28,9 @@ from partita.blobs.store.contract import EMPTY, BlobChange, BlobRow, BlobStore, 
 class BlockBlobs:
     """The operations on blocks."""
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, keeper: Keeper) -> None:
         self._store = store
+        self._keeper = keeper
 
     async def put_block(
         self,
@@ -91,8 +93,9 @@ class BlockBlobs:
             )
             facts = new_facts("BlockBlob", tx.stamp(), properties, before, now=now)
             content, length = await tx.add_blocks(chosen)
-            await put_new(tx, found, name, content, replace(facts, length=length))
-            return Written(facts.changed_at)
+            return await put_new(
+                tx, self._keeper, found, name, content, replace(facts, length=length)
+            )
 
         return await self._store.run(commit)
 
@@ -102,14 +105,15 @@ class BlockBlobs:
         def check(container: int | None, row: BlobRow | None) -> None:
             if container is None:
                 raise preconditions.missing_container(name.container)
-            if row is None:
+            if row is None or not preconditions.is_named(name, row):
                 raise preconditions.missing_blob(name)
             if row.facts.kind != "BlockBlob":
                 raise preconditions.wrong_kind()
             preconditions.check_read(row, terms, now)
 
+        snapshot = await preconditions.key_of(self._store.reads(), name)
         row, committed, staged = await self._store.read_blocks(
-            name.container, name.name, snapshot_ticks(name.snapshot), check
+            name.container, name.name, snapshot, check
         )
         blob = blob_of(row.name, row.snapshot, row.facts, now)
         return BlockList(blob, committed, staged)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from partita.blobs.engine import preconditions
-from partita.blobs.engine.operations import change_lease, replace
+from partita.blobs.engine.keeping import Keeper
+from partita.blobs.engine.operations import change_lease, check_scope, replace
 from partita.blobs.rules import conditions as condition_rules
 from partita.blobs.rules import limits, listing
 from partita.blobs.rules.model import (
@@ -20,18 +21,25 @@ from partita.blobs.rules.model import (
     Listing,
     Terms,
 )
-from partita.blobs.rules.names import LOGS, check_container_name
+from partita.blobs.rules.names import (
+    LOGS,
+    check_container_name,
+    container_version,
+    deleted_name,
+)
 from partita.blobs.rules.stored_format import StoredContainer, container_of
 from partita.blobs.store.contract import BlobStore, Scan
 from partita.errors import ConflictError
 from partita.policies import Policy
+from partita.ticks import TICKS_PER_DAY
 
 
 class Containers:
     """The operations of containers."""
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, keeper: Keeper) -> None:
         self._store = store
+        self._keeper = keeper
 
     async def create_container(
         self,
@@ -39,17 +47,26 @@ class Containers:
         *,
         metadata: Mapping[str, str] | None = None,
         access: Access | None = None,
+        encryption_scope: str | None = None,
+        denies_other_scopes: bool = False,
     ) -> Container:
-        """Create a container; ContainerAlreadyExists if the name is in use."""
+        """Create a container; ContainerAlreadyExists if the name is in use.
+
+        The encryption scope is returned with the container; it has no other effect.
+        """
         check_container_name(name)
+        if encryption_scope is not None:
+            check_scope(encryption_scope, "x-ms-default-encryption-scope")
         async with self._store.change() as tx:
             if await tx.find_container(name) is not None:
-                raise ConflictError(
-                    "ContainerAlreadyExists",
-                    "The specified container already exists.",
-                    facts={"container": name},
-                )
-            facts = StoredContainer(tx.stamp(), dict(metadata or {}), access)
+                raise _name_in_use(name)
+            facts = StoredContainer(
+                tx.stamp(),
+                dict(metadata or {}),
+                access,
+                encryption_scope=encryption_scope,
+                denies_other_scopes=denies_other_scopes,
+            )
             await tx.put_container(name, facts)
         return container_of(name, facts, self._store.now())
 
@@ -65,11 +82,39 @@ class Containers:
         return None if row is None else container_of(name, row.facts, self._store.now())
 
     async def delete_container(self, name: str, *, terms: Terms = NO_TERMS) -> None:
-        """Drop a container with its blobs at once; their space is reclaimed afterwards."""
+        """Delete a container with its blobs at once; without retention, reclaim their space."""
+        days = self._keeper.retention.container_days
         async with self._store.change(frees_space=True) as tx:
             row = await preconditions.require_container(tx, name)
             preconditions.check_container(row, terms, self._store.now(), is_delete=True)
-            await tx.drop_container(row)
+            if days is None:
+                await tx.drop_container(row)
+                return
+            at = tx.stamp()
+            expires_at = at + days * TICKS_PER_DAY
+            facts = replace(row.facts, lease=None, deleted_at=at, expires_at=expires_at)
+            await tx.rename_container(row, deleted_name(name, container_version(at)), facts)
+
+    async def restore_container(self, name: str, version: str) -> Container:
+        """Restore a deleted container with its blobs, unless its name is in use again."""
+        check_container_name(name)
+        async with self._store.change() as tx:
+            row = await tx.find_container(deleted_name(name, version.upper()))
+            expires_at = None if row is None else row.facts.expires_at
+            if row is None or expires_at is None or expires_at <= tx.stamp():
+                raise preconditions.missing_container(name)
+            if await tx.find_container(name) is not None:
+                raise _name_in_use(name)
+            facts = replace(row.facts, deleted_at=None, expires_at=None)
+            await tx.rename_container(row, name, facts)
+        return container_of(name, facts, self._store.now())
+
+    async def forget_container(self, name: str, version: str) -> None:
+        """Drop a deleted container before its time, if it was not restored meanwhile."""
+        async with self._store.change(frees_space=True) as tx:
+            row = await tx.find_container(deleted_name(name, version))
+            if row is not None:
+                await tx.drop_container(row)
 
     async def set_container_metadata(
         self, name: str, metadata: Mapping[str, str], *, terms: Terms = NO_TERMS
@@ -115,11 +160,17 @@ class Containers:
         marker: str = "",
         limit: int = limits.LIST_ITEMS_MAX,
         with_system: bool = False,
+        with_deleted: bool = False,
     ) -> ContainerListing:
-        """List containers by name; that of Storage Analytics only `with_system`."""
+        """List containers by name; that of Storage Analytics only `with_system`.
+
+        `with_deleted` also lists the deleted ones that can be restored.
+        """
         start = max(prefix, listing.place_of(marker)[0])
         now = self._store.now()
-        rows = await self._store.list_containers(start, listing.end_of(prefix), limit + 2)
+        rows = await self._store.list_containers(
+            start, listing.end_of(prefix), limit + 2, with_deleted=with_deleted
+        )
         rows = [row for row in rows if with_system or row.name != LOGS]
         following = listing.marker_of((rows[limit].name, 0)) if len(rows) > limit else None
         shown = [container_of(row.name, row.facts, now) for row in rows[:limit]]
@@ -145,3 +196,11 @@ class Containers:
         scan = Scan(row.id, prefix, delimiter, start, limit, include, now)
         items, following = await self._store.list_blobs(scan)
         return Listing(items, None if following is None else listing.marker_of(following))
+
+
+def _name_in_use(name: str) -> ConflictError:
+    return ConflictError(
+        "ContainerAlreadyExists",
+        "The specified container already exists.",
+        facts={"container": name},
+    )

@@ -1,6 +1,7 @@
 """Copies: within the account by sharing content, from elsewhere by reading it."""
 
 from partita.blobs.engine import preconditions
+from partita.blobs.engine.keeping import Keeper
 from partita.blobs.engine.operations import check_properties, new_facts, put_new, replace
 from partita.blobs.rules import conditions as condition_rules
 from partita.blobs.rules import leases, limits
@@ -16,7 +17,6 @@ from partita.blobs.rules.model import (
     Opened,
     Properties,
     Terms,
-    Written,
 )
 from partita.blobs.rules.names import LIVE
 from partita.blobs.rules.stored_format import StoredBlob
@@ -27,8 +27,9 @@ from partita.errors import ConflictError
 class Copies:
     """The operations that write a blob from another one."""
 
-    def __init__(self, store: BlobStore) -> None:
+    def __init__(self, store: BlobStore, keeper: Keeper) -> None:
         self._store = store
+        self._keeper = keeper
 
     async def copy_blob(  # noqa: PLR0913 - two blobs, each with its terms
         self,
@@ -62,8 +63,8 @@ class Copies:
             facts, copy = self._as_copy(source_address, facts)
             # Blocks never change; appends and pages of the two blobs change independently.
             content = origin.content if facts.kind == "BlockBlob" else await tx.fork(origin)
-            await put_new(tx, found, target, content, facts)
-            return Copied(Written(facts.changed_at), copy)
+            written = await put_new(tx, self._keeper, found, target, content, facts)
+            return Copied(written, copy)
 
         return await self._store.run(share)
 
@@ -98,8 +99,8 @@ class Copies:
                 content = await tx.add_content(receipt.received)
                 if content == EMPTY and kind == "PageBlob":
                     content = await tx.new_content()
-                await put_new(tx, found, target, content, facts)
-                return Copied(Written(facts.changed_at, sums.md5, sums.crc64), copy)
+                written = await put_new(tx, self._keeper, found, target, content, facts, sums)
+                return Copied(written, copy)
 
             return await store.run(write)
 
@@ -131,7 +132,11 @@ def _copied_facts(
 ) -> StoredBlob:
     headers = origin.headers if given.headers == Headers() else given.headers
     properties = Properties(
-        headers, given.metadata or origin.metadata, given.tags, given.tier or origin.tier
+        headers,
+        given.metadata or origin.metadata,
+        given.tags,
+        given.tier or origin.tier,
+        given.encryption_scope,
     )
     return replace(
         new_facts(origin.kind, stamp, properties, before, now=now),

@@ -11,6 +11,12 @@ from partita.blobs.engine.append_blobs import AppendBlobs
 from partita.blobs.engine.block_blobs import BlockBlobs
 from partita.blobs.engine.containers import Containers
 from partita.blobs.engine.copies import Copies
+from partita.blobs.engine.keeping import (
+    Keeper,
+    content_to_keep,
+    keep_version,
+    restored,
+)
 from partita.blobs.engine.operations import (
     change_lease,
     check_properties,
@@ -19,8 +25,10 @@ from partita.blobs.engine.operations import (
     put_new,
     replace,
     touch,
+    written_of,
 )
 from partita.blobs.engine.page_blobs import PageBlobs
+from partita.blobs.engine.searches import Searches
 from partita.blobs.rules import checksums, limits
 from partita.blobs.rules import conditions as condition_rules
 from partita.blobs.rules.model import (
@@ -45,11 +53,11 @@ from partita.blobs.rules.model import (
     Written,
 )
 from partita.blobs.rules.names import LIVE, snapshot_ticks
-from partita.blobs.rules.stored_format import ARCHIVE, blob_of
+from partita.blobs.rules.stored_format import ARCHIVE, DELETED, blob_of, expiry_of, state_of
 from partita.blobs.rules.tags import check_tags
 from partita.blobs.store.contract import BlobChange, BlobRow, BlobStore
 from partita.errors import ConflictError, InvalidRequestError
-from partita.refusals import invalid_header
+from partita.refusals import invalid_header, invalid_parameter
 from partita.ticks import TICKS_PER_SECOND
 
 REHYDRATION_SECONDS = 15
@@ -83,11 +91,13 @@ class BlobEngine:
 
     def __init__(self, store: BlobStore) -> None:
         self.store = store
-        self.containers = Containers(store)
-        self.block_blobs = BlockBlobs(store)
-        self.append_blobs = AppendBlobs(store)
-        self.page_blobs = PageBlobs(store)
-        self.copies = Copies(store)
+        self.keeper = keeper = Keeper()
+        self.containers = Containers(store, keeper)
+        self.block_blobs = BlockBlobs(store, keeper)
+        self.append_blobs = AppendBlobs(store, keeper)
+        self.page_blobs = PageBlobs(store, keeper)
+        self.copies = Copies(store, keeper)
+        self.searches = Searches(store)
 
     async def close(self) -> None:
         """Finish the work in the background. The database belongs to the account."""
@@ -121,8 +131,8 @@ class BlobEngine:
                 facts = new_facts("BlockBlob", tx.stamp(), properties, found[1], now=now)
                 headers = replace(facts.headers, content_md5=sums.md5)
                 facts = replace(facts, headers=headers, length=receipt.received.size)
-                await put_new(tx, found, name, await tx.add_content(receipt.received), facts)
-                return Written(facts.changed_at, sums.md5, sums.crc64)
+                content_id = await tx.add_content(receipt.received)
+                return await put_new(tx, self.keeper, found, name, content_id, facts, sums)
 
             return await store.run(write)
 
@@ -156,9 +166,8 @@ class BlobEngine:
                 raise checksums.too_long_for_checksum()
             return start, end
 
-        row, content = await self.store.open_blob(
-            name.container, name.name, snapshot_ticks(name.snapshot), choose
-        )
+        snapshot = await preconditions.key_of(self.store.reads(), name)
+        row, content = await self.store.open_blob(name.container, name.name, snapshot, choose)
         sums = UNDECLARED
         if has_sums:
             content, sums = await self._with_sums(content, wants_md5=wants_md5)
@@ -190,11 +199,25 @@ class BlobEngine:
     async def set_metadata(
         self, name: BlobName, metadata: Mapping[str, str], *, terms: Terms = NO_TERMS
     ) -> Written:
-        async with self.store.change() as tx:
+        async def write(tx: BlobChange) -> Written:
             now = self.store.now()
             row = await preconditions.find_for_write(tx, name, terms, now)
             preconditions.refuse_archived(row, now)
+            row = await self._with_version_kept(tx, row)
             return await touch(tx, row, now, metadata=dict(metadata))
+
+        return await self.store.run(write)
+
+    async def _with_version_kept(self, tx: BlobChange, row: BlobRow) -> BlobRow:
+        """Keep the present version of a blob, if versions are kept; return the new one.
+
+        The new version has the same content and etag.
+        """
+        if not self.keeper.keeps_version_of(row):
+            return row
+        await keep_version(tx, row, await content_to_keep(tx, row))
+        history = self.keeper.new_history(tx.stamp())
+        return replace(row, facts=replace(row.facts, history=history))
 
     async def set_tier(
         self, name: BlobName, tier: str, *, priority: str | None = None, terms: Terms = NO_TERMS
@@ -264,11 +287,15 @@ class BlobEngine:
             facts = replace(row.facts, lease=None)
             if metadata is not None:
                 facts = replace(facts, metadata=dict(metadata))
-            # Pages change in place; appends only add after the length that the snapshot has.
-            content = await tx.fork(row) if facts.kind == "PageBlob" else row.content
+            content = await content_to_keep(tx, row)
+            facts = replace(facts, history=None)
             kept = BlobRow(row.container, row.name, tx.stamp(), content, facts)
             await tx.put_blob(kept)
-            return blob_of(kept.name, kept.snapshot, kept.facts, now)
+            current = await self._with_version_kept(tx, row)
+            if current is not row:
+                await tx.put_blob(current)
+            shown = blob_of(kept.name, kept.snapshot, kept.facts, now)
+            return replace(shown, version=written_of(current.facts).version)
 
         return await self.store.run(keep)
 
@@ -277,18 +304,31 @@ class BlobEngine:
         name: BlobName,
         *,
         snapshots: DeleteSnapshots | None = None,
+        is_permanent: bool = False,
         terms: Terms = NO_TERMS,
-    ) -> None:
+    ) -> bool:
+        """Delete a blob, a snapshot or a version; return whether it cannot be restored.
+
+        With versions, the blob becomes an earlier version. `is_permanent` removes a snapshot or a
+        version that is already deleted.
+        """
+        if is_permanent:
+            return await self._remove_deleted(name)
         if name.snapshot is not None and snapshots is not None:
             raise invalid_header("x-ms-delete-snapshots", snapshots)
 
-        async def delete(tx: BlobChange) -> None:
+        keeper = self.keeper
+
+        async def delete(tx: BlobChange) -> bool:
             row = await preconditions.require_blob(tx, name)
             preconditions.check_write(row, terms, self.store.now())
             condition_rules.check_tier_time(terms.conditions, row.facts.tier_changed_at)
+            is_final = keeper.retention.blob_days is None
             if row.snapshot != LIVE:
-                await tx.remove_blob(row)
-                return
+                await keeper.remove(tx, row)
+                return is_final
+            if name.version is not None:
+                raise _current_version(name.version)
             kept = await tx.snapshots(row.container, row.name)
             if kept and snapshots is None:
                 raise ConflictError(
@@ -297,12 +337,77 @@ class BlobEngine:
                     hint="Set x-ms-delete-snapshots to include or only.",
                 )
             for each in kept:
-                await tx.remove_blob(each)
+                await keeper.remove(tx, each)
             if snapshots != "only":
+                is_final = is_final and not keeper.keeps_version_of(row)
+                await keeper.keep(tx, row, is_deleted=True)
                 await tx.remove_blob(row)
                 await tx.discard_blocks(row.container, row.name)
+            return is_final
 
-        await self.store.run(delete, frees_space=True)
+        return await self.store.run(delete, frees_space=True)
+
+    async def _remove_deleted(self, name: BlobName) -> bool:
+        if not self.keeper.retention.allows_permanent_delete:
+            raise InvalidRequestError(
+                "InsufficientAccountPermissions",
+                "Permanent delete is not allowed by the retention policy of the account.",
+                hint="Set AllowPermanentDelete in the DeleteRetentionPolicy of the blob service.",
+            )
+        if name.snapshot is None and name.version is None:
+            raise invalid_parameter("deletetype", "permanent", "Name a snapshot or a version.")
+        async with self.store.change(frees_space=True) as tx:
+            key = await preconditions.key_of(tx, name)
+            if name.snapshot is not None:
+                key = snapshot_ticks(name.snapshot)
+            container, row = await tx.find_blob(name.container, name.name, key)
+            if container is None:
+                raise preconditions.missing_container(name.container)
+            history = None if row is None else row.facts.history
+            if row is None or history is None or history.deleted_at is None:
+                raise preconditions.missing_blob(name)
+            await tx.remove_blob(row)
+        return True
+
+    async def undelete_blob(self, name: BlobName) -> None:
+        """Restore a blob with its snapshots and versions, as far as they are deleted.
+
+        Versions are restored as earlier versions: copy one over the blob to use it again.
+        """
+        preconditions.require_live(name)
+
+        async def restore(tx: BlobChange) -> None:
+            container, live = await tx.find_blob(name.container, name.name)
+            if container is None:
+                raise preconditions.missing_container(name.container)
+            at = tx.stamp()
+            deleted = [
+                row
+                for row in await tx.deleted_blobs(container, name.name)
+                if (expiry_of(row.facts) or 0) > at
+            ]
+            is_there = live is not None and live.facts.is_committed
+            if not deleted and not is_there:
+                raise preconditions.missing_blob(name)
+            last = deleted[-1] if deleted else None
+            for row in deleted:
+                again = restored(row)
+                if row is last and not is_there and state_of(row.snapshot, row.facts) == DELETED:
+                    await tx.put_blob(replace(again, snapshot=LIVE), live)
+                    await tx.remove_blob(row)
+                else:
+                    await tx.put_blob(again)
+
+        await self.store.run(restore)
+
+
+def _current_version(version: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "OperationNotAllowedOnRootBlob",
+        "This operation is not allowed on the current version of a blob.",
+        facts={"version": version},
+        hint="Delete the blob without versionid: its current version becomes an earlier one.",
+    )
 
 
 def _clipped(first: int | None, last: int | None, length: int) -> tuple[int, int]:

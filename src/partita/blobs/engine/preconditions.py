@@ -64,9 +64,18 @@ async def check_new(
     return container, before
 
 
+async def key_of(reads: BlobReads, name: BlobName) -> int:
+    """Return the `snapshot` of the row that a name stands for, if that row exists."""
+    if name.version is None:
+        return snapshot_ticks(name.snapshot)
+    version = snapshot_ticks(name.version, "versionid")
+    _, row = await reads.find_blob(name.container, name.name, version)
+    return LIVE if row is None else version
+
+
 async def require_blob(reads: BlobReads, name: BlobName) -> BlobRow:
     """Find a blob that can be read."""
-    snapshot = snapshot_ticks(name.snapshot)
+    snapshot = await key_of(reads, name)
     return require_found(name, *await reads.find_blob(name.container, name.name, snapshot))
 
 
@@ -74,9 +83,22 @@ def require_found(name: BlobName, container: int | None, row: BlobRow | None) ->
     """Return the row that was looked up, if it exists and can be read."""
     if container is None:
         raise missing_container(name.container)
-    if row is None or not row.facts.is_committed:
+    if row is None or not row.facts.is_committed or not is_named(name, row):
         raise missing_blob(name)
     return row
+
+
+def is_named(name: BlobName, row: BlobRow) -> bool:
+    """Return whether a row is what a name stands for: not another kind of it, and not deleted."""
+    history = row.facts.history
+    if name.version is not None:
+        return (
+            history is not None
+            and history.deleted_at is None
+            and history.version == snapshot_ticks(name.version, "versionid")
+        )
+    # The blob itself may be a version, too; a snapshot is none.
+    return history is None or row.snapshot == LIVE
 
 
 async def find_for_read(reads: BlobReads, name: BlobName, terms: Terms, now: int) -> BlobRow:
@@ -112,7 +134,9 @@ def check_write(row: BlobRow, terms: Terms, now: int, *, needs_lease: bool = Tru
 
 
 def require_live(name: BlobName) -> None:
-    """Refuse to write a snapshot."""
+    """Refuse to write a snapshot or a version."""
+    if name.version is not None:
+        raise invalid_parameter("versionid", name.version, "A version cannot be changed.")
     if name.snapshot is not None:
         raise invalid_parameter("snapshot", name.snapshot, "A snapshot cannot be changed.")
 

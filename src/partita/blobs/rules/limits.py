@@ -15,6 +15,11 @@ METADATA_BYTES_MAX = 8 * KIB
 TAGS_MAX = 10
 TAG_KEY_CHARACTERS_MAX = 128
 TAG_VALUE_CHARACTERS_MAX = 256
+SEARCH_CHARACTERS_MAX = 2 * KIB
+"""The longest expression of a search by tags."""
+SEARCHED_BLOBS_MAX = 10_000
+"""Blobs with tags that one page of a search looks at."""
+ENCRYPTION_SCOPE_CHARACTERS_MAX = 63
 POLICIES_MAX = 5
 LIST_ITEMS_MAX = 5000
 

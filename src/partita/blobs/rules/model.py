@@ -19,7 +19,7 @@ LeaseAction = Literal["acquire", "renew", "change", "release", "break"]
 LeaseState = Literal["available", "leased", "expired", "breaking", "broken"]
 DeleteSnapshots = Literal["include", "only"]
 SequenceAction = Literal["max", "update", "increment"]
-Include = Literal["snapshots", "uncommittedblobs"]
+Include = Literal["snapshots", "uncommittedblobs", "versions", "deleted", "deletedwithversions"]
 """Items of a listing in addition to committed blobs."""
 
 Content = bytes | AsyncIterable[bytes]
@@ -36,11 +36,12 @@ def etag_of(ticks: int) -> str:
 
 
 class BlobName(msgspec.Struct, frozen=True, gc=False):
-    """The name of a blob or of a blob snapshot, as in the request."""
+    """The name of a blob, of a blob snapshot or of a version, as in the request."""
 
     container: str
     name: str
     snapshot: str | None = None
+    version: str | None = None
 
 
 class Conditions(msgspec.Struct, frozen=True, gc=False):
@@ -99,9 +100,33 @@ class Properties(msgspec.Struct, frozen=True):
     """Names keep their case and match without it."""
     tags: Mapping[str, str] = {}
     tier: str | None = None
+    encryption_scope: str | None = None
 
 
 PLAIN = Properties()
+
+
+class Retention(msgspec.Struct, frozen=True, gc=False):
+    """What an account keeps of the blobs and containers that are replaced or deleted.
+
+    >>> Retention(blob_days=7).keeps_replaced
+    True
+    """
+
+    keeps_versions: bool = False
+    """Each write of a whole blob and each delete keep the previous version."""
+    blob_days: int | None = None
+    """How long deleted blobs can be restored; None: they are not kept."""
+    container_days: int | None = None
+    allows_permanent_delete: bool = False
+    """Whether what is kept can be deleted before its time."""
+
+    @property
+    def keeps_replaced(self) -> bool:
+        return self.keeps_versions or self.blob_days is not None
+
+
+NO_RETENTION = Retention()
 
 
 class Declared(msgspec.Struct, frozen=True, gc=False):
@@ -166,6 +191,17 @@ class Blob(msgspec.Struct, frozen=True):
     is_sealed: bool = False
     is_committed: bool = True
     """False: it has only staged blocks, and cannot be read."""
+    version: str | None = None
+    """The identifier of the version; None: it was written while versions were not kept."""
+    is_current: bool = True
+    """False: a snapshot or an earlier version."""
+    deleted_at: int | None = None
+    """None: it is not deleted."""
+    days_left: int | None = None
+    """How long it can be restored, if it is deleted."""
+    has_only_versions: bool = False
+    """A deleted blob of which a listing shows that it has versions."""
+    encryption_scope: str | None = None
 
     @property
     def etag(self) -> str:
@@ -187,6 +223,13 @@ class Container(msgspec.Struct, frozen=True):
     access: Access | None = None
     policies: Sequence[Policy] = ()
     lease: LeaseFacts = LeaseFacts()
+    version: str | None = None
+    """Of a deleted container: it identifies the container to restore."""
+    deleted_at: int | None = None
+    days_left: int | None = None
+    encryption_scope: str | None = None
+    """The default scope of its blobs."""
+    denies_other_scopes: bool = False
 
     @property
     def etag(self) -> str:
@@ -203,6 +246,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     md5: bytes | None = None
     crc64: bytes | None = None
     sequence_number: int = 0
+    version: str | None = None
+    encryption_scope: str | None = None
 
     @property
     def etag(self) -> str:
@@ -270,10 +315,11 @@ class BlockList(msgspec.Struct, frozen=True):
 
 
 class PageRange(msgspec.Struct, frozen=True, gc=False):
-    """Pages that were written: first and last byte."""
+    """Pages that were written, or cleared since a snapshot: first and last byte."""
 
     first: int
     last: int
+    is_cleared: bool = False
 
 
 class PageRanges(msgspec.Struct, frozen=True):
@@ -330,6 +376,25 @@ class Listing(msgspec.Struct, frozen=True):
     """Blobs and prefixes in the order of their names, and the next marker."""
 
     items: Sequence[Blob | BlobPrefix]
+    next_marker: str | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A blob that was found by its tags, and the tags that the search names."""
+
+    container: str
+    name: str
+    tags: Mapping[str, str]
+    version: str | None = None
+
+
+class FoundBlobs(msgspec.Struct, frozen=True):
+    """Blobs that were found by their tags, and the next marker.
+
+    A page may have fewer items than requested, or none, and yet a marker.
+    """
+
+    items: Sequence[Found]
     next_marker: str | None = None
 
 

@@ -16,6 +16,9 @@ LOGS = "$logs"
 """The container of Storage Analytics: clients read it and delete its blobs, and do not list it."""
 SPECIAL_CONTAINERS = frozenset({"$root", "$web", LOGS})
 
+DELETED_MARK = "!"
+"""It separates the name of a deleted container from its version: no name of a client has it."""
+
 LIVE = 2**63 - 1
 """The snapshot time of the blob itself: it sorts after all snapshots."""
 
@@ -68,21 +71,35 @@ def snapshot_text(ticks: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:07}Z"
 
 
-def snapshot_ticks(text: str | None) -> int:
-    """Parse the time of a snapshot; None is the blob itself."""
+def deleted_name(name: str, version: str) -> str:
+    """Return the name under which a deleted container is kept.
+
+    >>> deleted_name("photos", "003C65535DE38001")
+    'photos!003C65535DE38001'
+    """
+    return f"{name}{DELETED_MARK}{version}"
+
+
+def container_version(ticks: int) -> str:
+    """Return what identifies a deleted container, beside its name."""
+    return f"{ticks:016X}"
+
+
+def snapshot_ticks(text: str | None, parameter: str = "snapshot") -> int:
+    """Parse the time of a snapshot or of a version; None is the blob itself."""
     if text is None:
         return LIVE
     found = _SNAPSHOT.fullmatch(text)
     if found is None or not text.isascii():
-        raise _bad_snapshot(text)
+        raise _bad_time(text, parameter)
     *moment, fraction = found.groups()
     try:
         whole = datetime(*map(int, moment), tzinfo=UTC)  # type: ignore[arg-type, misc]
     except ValueError:
-        raise _bad_snapshot(text) from None
+        raise _bad_time(text, parameter) from None
     seconds = (whole - _EPOCH) // timedelta(seconds=1)
     return seconds * TICKS_PER_SECOND + int((fraction or "").ljust(7, "0"))
 
 
-def _bad_snapshot(text: str) -> InvalidRequestError:
-    return invalid_parameter("snapshot", text, "Not the time of a snapshot.")
+def _bad_time(text: str, parameter: str) -> InvalidRequestError:
+    return invalid_parameter(parameter, text, "Not the time of a snapshot or version.")

@@ -4,7 +4,8 @@
 
 Fields may be added at the end, with a default; their order must not change. A new field raises the
 format number of the blobs (rows.py): a version that does not know the field would drop it when it
-writes the blob, so it refuses.
+writes the blob, so it refuses. The fields of format 2 are not written while they have no value:
+front ends of the version before can then read the blob.
 """
 
 from typing import TypeVar
@@ -14,14 +15,31 @@ from crc32c import crc32c
 
 from partita.blobs.rules.leases import Lease, facts_at
 from partita.blobs.rules.model import Access, Blob, Container, CopyFacts, Headers, Kind
-from partita.blobs.rules.names import LIVE, snapshot_text
+from partita.blobs.rules.names import DELETED_MARK, LIVE, snapshot_text
 from partita.errors import ChecksumError, FormatVersionError
 from partita.policies import Policy
+from partita.ticks import TICKS_PER_DAY
 
 T = TypeVar("T")
 
 ARCHIVE = "Archive"
 """The tier whose blobs cannot be read."""
+
+PLAIN, TAGGED, VERSION, DELETED, DELETED_SNAPSHOT, DELETED_VERSION = range(6)
+"""The state of a row: a blob or snapshot; a blob that has tags; an earlier version; a deleted blob,
+snapshot or version. Indexes and listings select by it; it follows from the facts."""
+
+
+class History(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a row is besides a blob or a snapshot: a version, or deleted, or both."""
+
+    version: int | None = None
+    """The time of the version; that of an earlier version is also the `snapshot` of its row."""
+    deleted_at: int | None = None
+    expires_at: int | None = None
+    """When it is removed; None: it is not deleted."""
+    was_blob: bool = False
+    """Whether it was deleted as the blob itself: it has the time of the delete in its row."""
 
 
 class StoredBlob(msgspec.Struct, frozen=True, array_like=True):
@@ -45,6 +63,8 @@ class StoredBlob(msgspec.Struct, frozen=True, array_like=True):
     is_sealed: bool = False
     is_committed: bool = True
     rehydrate_priority: str | None = None
+    encryption_scope: str | None = None
+    history: History | None = None
 
 
 class StoredContainer(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +75,11 @@ class StoredContainer(msgspec.Struct, frozen=True, array_like=True):
     access: Access | None = None
     policies: list[tuple[str, str | None, str | None, str | None]] = []
     lease: Lease | None = None
+    encryption_scope: str | None = None
+    denies_other_scopes: bool = False
+    deleted_at: int | None = None
+    expires_at: int | None = None
+    """When it is removed; None: it is not deleted."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -62,9 +87,47 @@ _blob_decoder = msgspec.msgpack.Decoder(StoredBlob)
 _container_decoder = msgspec.msgpack.Decoder(StoredContainer)
 
 
+_FRONT_BYTES = 3
+"""Of an array of 16 to 65,535 elements."""
+_SHORT_FRONT = bytes([0xDC, 0, len(StoredBlob.__struct_fields__) - 2])
+_UNUSED = (None, False, None)
+_SHORT_CONTAINER_FRONT = bytes([0x90 | len(StoredContainer.__struct_fields__) - 4])
+
+
 def encode(facts: StoredBlob | StoredContainer) -> bytes:
     raw = _encoder.encode(facts)
+    if isinstance(facts, StoredBlob):
+        if facts.history is None and facts.encryption_scope is None:
+            raw = _SHORT_FRONT + raw[_FRONT_BYTES:-2]
+    elif (facts.encryption_scope, facts.denies_other_scopes, facts.deleted_at) == _UNUSED:
+        raw = _SHORT_CONTAINER_FRONT + raw[1:-4]
     return crc32c(raw).to_bytes(4) + raw
+
+
+def state_of(snapshot: int, facts: StoredBlob) -> int:
+    """Return the state of a row."""
+    history = facts.history
+    if snapshot == LIVE:
+        return TAGGED if facts.tags else PLAIN
+    if history is None:
+        return PLAIN
+    is_version = history.version is not None
+    if history.deleted_at is None:
+        return VERSION if is_version else PLAIN
+    if history.was_blob:
+        return DELETED
+    return DELETED_VERSION if is_version else DELETED_SNAPSHOT
+
+
+def version_of(facts: StoredBlob) -> str | None:
+    """Return the identifier of a version; None if it was not written as one."""
+    history = facts.history
+    return None if history is None or history.version is None else snapshot_text(history.version)
+
+
+def expiry_of(facts: StoredBlob) -> int | None:
+    """Return when a deleted blob is removed; None if it is not deleted."""
+    return None if facts.history is None else facts.history.expires_at
 
 
 def decode_blob(facts: bytes) -> StoredBlob:
@@ -99,7 +162,8 @@ def _count_fields(raw: bytes) -> int:
 def blob_of(name: str, snapshot: int, stored: StoredBlob, now: int) -> Blob:
     """Return the blob with the current state of its lease and tier."""
     is_on_its_way = stored.rehydrated_at is not None and now < stored.rehydrated_at
-    return Blob(
+    history = stored.history
+    blob = Blob(
         name=name,
         snapshot=None if snapshot == LIVE else snapshot_text(snapshot),
         kind=stored.kind,
@@ -119,12 +183,36 @@ def blob_of(name: str, snapshot: int, stored: StoredBlob, now: int) -> Blob:
         sequence_number=stored.sequence_number,
         is_sealed=stored.is_sealed,
         is_committed=stored.is_committed,
+        encryption_scope=stored.encryption_scope,
+        is_current=snapshot == LIVE,
+    )
+    if history is None:
+        return blob
+    return msgspec.structs.replace(
+        blob,
+        snapshot=blob.snapshot if history.version is None else None,
+        version=version_of(stored),
+        deleted_at=history.deleted_at,
+        days_left=days_left(history.expires_at, now),
     )
 
 
+def days_left(expires_at: int | None, now: int) -> int | None:
+    """Return how many days something deleted is kept, rounded."""
+    if expires_at is None:
+        return None
+    return max((expires_at - now + TICKS_PER_DAY // 2) // TICKS_PER_DAY, 0)
+
+
 def container_of(name: str, stored: StoredContainer, now: int) -> Container:
+    shown, _, version = name.partition(DELETED_MARK)
     return Container(
-        name=name,
+        name=shown,
+        version=version or None,
+        deleted_at=stored.deleted_at,
+        days_left=days_left(stored.expires_at, now),
+        encryption_scope=stored.encryption_scope,
+        denies_other_scopes=stored.denies_other_scopes,
         changed_at=stored.changed_at,
         metadata=stored.metadata,
         access=stored.access,

@@ -1,4 +1,4 @@
-"""Tags of blobs, and the expressions of `x-ms-if-tags` on them. Pure.
+"""Tags of blobs, the expressions of `x-ms-if-tags` on them, and searches by tags. Pure.
 
     expression   term { OR term }
     term         factor { AND factor }
@@ -7,15 +7,19 @@
 
 Keys are bare or in double quotes, values in single quotes (doubled inside). Values compare as
 texts; every comparison with a missing tag is false.
+
+A search is simpler: comparisons other than <>, joined with AND; `@container = 'name'` limits it.
 """
 
 import operator
 import re
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from partita.blobs.rules import limits
 from partita.errors import InvalidRequestError, LimitExceededError
-from partita.refusals import invalid_header
+from partita.refusals import invalid_header, invalid_parameter
 
 EXPRESSION_CHARACTERS_MAX = 8 * 1024
 EXPRESSION_DEPTH_MAX = 32
@@ -34,6 +38,9 @@ _OPERATORS: dict[str, Callable[[str, str], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+_SEARCH_OPERATORS = frozenset(_OPERATORS) - {"<>"}
+CONTAINER_KEY = "@container"
 
 
 def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
@@ -73,7 +80,10 @@ class _Reader:
             raise _invalid(expression)
         self._expression = expression
         self._tags = tags
-        self._tokens = _tokens(expression)
+        tokens = _tokens(expression)
+        if tokens is None:
+            raise _invalid(expression)
+        self._tokens = tokens
         self._next = 0
         self._depth = 0
 
@@ -117,11 +127,10 @@ class _Reader:
         value_kind, value = self._take()
         if key_kind not in ("key", "word") or value_kind != "value" or sign not in _OPERATORS:
             raise _invalid(self._expression)
-        name = key if key_kind == "word" else key[1:-1].replace('""', '"')
-        found = self._tags.get(name)
+        found = self._tags.get(_name(key))
         if found is None:
             return sign == "<>"
-        return _OPERATORS[sign](found, value[1:-1].replace("''", "'"))
+        return _OPERATORS[sign](found, _text(value))
 
     def _take(self) -> tuple[str, str]:
         if self._next == len(self._tokens):
@@ -143,13 +152,70 @@ class _Reader:
         return is_next
 
 
-def _tokens(expression: str) -> list[tuple[str, str]]:
+class Search(msgspec.Struct, frozen=True):
+    """What a search by tags looks for."""
+
+    comparisons: tuple[tuple[str, str, str], ...]
+    """Key, operator and value of each."""
+    container: str | None = None
+
+    def matches(self, tags: Mapping[str, str]) -> bool:
+        """Return whether all comparisons are true.
+
+        >>> parse_search("age >= '3' AND age < '5'").matches({"age": "4"})
+        True
+        """
+        return all(
+            key in tags and _OPERATORS[sign](tags[key], value)
+            for key, sign, value in self.comparisons
+        )
+
+    def named(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """Return the tags that the search names."""
+        return {key: tags[key] for key, _, _ in self.comparisons}
+
+
+def parse_search(expression: str) -> Search:
+    """Parse the expression of a search; InvalidQueryParameterValue if it is invalid."""
+    tokens = _tokens(expression) if len(expression) <= limits.SEARCH_CHARACTERS_MAX else None
+    if not tokens or len(tokens) % 4 != 3:
+        raise _invalid_search(expression)
+    comparisons: list[tuple[str, str, str]] = []
+    containers: set[str] = set()
+    for place in range(0, len(tokens), 4):
+        (key_kind, key), (_, sign), (value_kind, value), *following = tokens[place : place + 4]
+        is_joined = not following or (following[0][0], following[0][1].upper()) == ("word", "AND")
+        is_comparison = key_kind in ("key", "word") and value_kind == "value"
+        if not (is_joined and is_comparison and sign in _SEARCH_OPERATORS):
+            raise _invalid_search(expression)
+        if _name(key).lower() != CONTAINER_KEY:
+            comparisons.append((_name(key), sign, _text(value)))
+        elif sign == "=":
+            containers.add(_text(value))
+        else:
+            raise _invalid_search(expression)
+    if not comparisons or len(containers) > 1:
+        raise _invalid_search(expression)
+    return Search(tuple(comparisons), next(iter(containers), None))
+
+
+def _name(key: str) -> str:
+    """Return the key of a token, without its quotes."""
+    return key[1:-1].replace('""', '"') if key.startswith('"') else key
+
+
+def _text(value: str) -> str:
+    return value[1:-1].replace("''", "'")
+
+
+def _tokens(expression: str) -> list[tuple[str, str]] | None:
+    """Return the kinds and texts of the tokens; None if there is anything else."""
     tokens: list[tuple[str, str]] = []
     place, text = 0, expression.rstrip()
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
-            raise _invalid(expression)
+            return None
         assert found.lastgroup is not None
         tokens.append((found.lastgroup, found[found.lastgroup]))
         place = found.end()
@@ -161,6 +227,15 @@ def _invalid(expression: str) -> InvalidRequestError:
         "x-ms-if-tags",
         expression[:256],
         "Use comparisons such as \"key\" = 'value', joined with AND, OR and NOT.",
+    )
+
+
+def _invalid_search(expression: str) -> InvalidRequestError:
+    return invalid_parameter(
+        "where",
+        expression,
+        "Join at most 2,048 characters of comparisons with AND: \"key\" = 'value', also with >,"
+        " >=, < or <=; @container = 'name' limits the search.",
     )
 
 

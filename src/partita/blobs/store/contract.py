@@ -7,14 +7,14 @@ repeat, also after a restart. The number of a content is never used again. Names
 conditions are checked by the engine.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from partita.blobs.rules.listing import Place
+from partita.blobs.rules.listing import FoundPlace, Place
 from partita.blobs.rules.model import Blob, BlobPrefix, Block, Content, Declared, Download, Include
 from partita.blobs.rules.names import LIVE
 from partita.blobs.rules.stored_format import StoredBlob, StoredContainer
@@ -59,6 +59,16 @@ class PieceRow(NamedTuple):
     size: int
     start: int
     extent: int
+
+
+class TaggedRow(NamedTuple):
+    """A blob with tags, of a container that is not deleted."""
+
+    container: str
+    place: tuple[int, str]
+    """The number of the container, and the name of the blob."""
+    tags: Mapping[str, str]
+    version: str | None
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -132,13 +142,23 @@ class BlobChange(BlobReads, Protocol):
         """Drop a container with its blobs; their space is reclaimed afterwards."""
         ...
 
+    async def rename_container(self, row: ContainerRow, name: str, facts: StoredContainer) -> None:
+        """Give a container another name, once no other transaction changes its blobs."""
+        ...
+
     async def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
         """Write a row; `before` is the row that it replaces."""
         ...
 
     async def remove_blob(self, row: BlobRow) -> None: ...
 
-    async def snapshots(self, container: int, name: str) -> list[BlobRow]: ...
+    async def snapshots(self, container: int, name: str) -> list[BlobRow]:
+        """Return the snapshots of a blob, oldest first: no versions, and no deleted ones."""
+        ...
+
+    async def deleted_blobs(self, container: int, name: str) -> list[BlobRow]:
+        """Return what is deleted of a blob, in the order of the rows."""
+        ...
 
     async def new_content(self) -> int:
         """Return the number of a new content without bytes that will be written in place."""
@@ -193,9 +213,15 @@ class BlobStore(Protocol):
         ...
 
     async def list_containers(
-        self, start: str, end: str | None, limit: int
+        self, start: str, end: str | None, limit: int, *, with_deleted: bool = False
     ) -> Sequence[ContainerRow]:
         """List containers by name from `start` (inclusive) to `end` (exclusive)."""
+        ...
+
+    async def list_tagged(
+        self, container: int | None, start: FoundPlace, limit: int
+    ) -> list[TaggedRow]:
+        """List the blobs that have tags, of one container or of all, from a place on."""
         ...
 
     async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:

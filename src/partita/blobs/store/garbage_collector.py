@@ -103,6 +103,23 @@ class Collector:
                 await self._remove_files(strays)
 
     async def forget_stale(self) -> None:
+        """Remove what was kept long enough: staged blocks, and what was deleted."""
+        await self._forget_blocks()
+        await self.forget_expired()
+
+    async def forget_expired(self) -> None:
+        """Remove deleted blobs and containers whose time is over."""
+        now, is_more = self._clock.now(), True
+        while is_more:
+            async with self._database.change(frees_space=True) as connection:
+                tx = BlobTransaction(connection, self._clock)
+                is_more = await tx.remove_expired(now, PURGE_PIECES) == PURGE_PIECES
+            await asyncio.sleep(PAUSE_SECONDS)
+        async with self._database.change(frees_space=True) as connection:
+            await BlobTransaction(connection, self._clock).drop_expired(now)
+        self.wake()
+
+    async def _forget_blocks(self) -> None:
         """Remove blocks that were staged too long ago, and blobs that have only such blocks."""
         deadline = self._clock.now() - limits.STAGED_SECONDS_MAX * TICKS_PER_SECOND
 

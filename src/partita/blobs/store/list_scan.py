@@ -1,9 +1,17 @@
 """Listing blobs by name: a range scan; with a delimiter a skip scan from prefix to prefix."""
 
 from partita.blobs.rules import stored_format as stored
-from partita.blobs.rules.listing import Place, end_of, shared_prefix
+from partita.blobs.rules.listing import (
+    Place,
+    Shown,
+    end_of,
+    shared_prefix,
+    shown_blob,
+    states_shown,
+)
 from partita.blobs.rules.model import Blob, BlobPrefix
 from partita.blobs.rules.names import LIVE
+from partita.blobs.rules.stored_format import DELETED, VERSION
 from partita.blobs.store.contract import Scan
 from partita.blobs.store.rows import BlobRows
 
@@ -25,7 +33,7 @@ def _read_to_prefix(
     """Collect up to the next prefix; return where to continue, and whether the page is full."""
     statement, end = listing_statement(scan)
     parameters = (scan.container, *start, end)
-    for name, snapshot, facts in rows.connection.execute(statement, parameters):
+    for name, snapshot, facts, is_last in rows.connection.execute(statement, parameters):
         if len(items) == scan.limit:
             return (name, snapshot), True
         prefix = shared_prefix(name, scan.prefix, scan.delimiter)
@@ -33,7 +41,8 @@ def _read_to_prefix(
             items.append(BlobPrefix(prefix))
             after = end_of(prefix)
             return None if after is None else (after, 0), False
-        items.append(stored.blob_of(name, snapshot, stored.decode_blob(facts), scan.now))
+        blob = stored.decode_blob(facts)
+        items.append(shown_blob((name, snapshot), blob, scan.now, is_last=is_last))
     return None, False
 
 
@@ -43,12 +52,31 @@ def listing_statement(scan: Scan) -> tuple[str, str | None]:
     conditions = ["container = ?1", "(name, snapshot) >= (?2, ?3)"]
     # The end is bound in any case: SQLite refuses a parameter that is not used.
     conditions.append("?4 IS NULL" if end is None else "name < ?4")
-    if "snapshots" not in scan.include:
-        conditions.append(f"snapshot = {LIVE}")
+    shown = states_shown(scan.include)
+    conditions.append(_shown_condition(shown, scan.now))
     if "uncommittedblobs" not in scan.include:
         conditions.append("is_committed")
     where = " AND ".join(conditions)
+    is_last = _IS_LAST if shown.asks_for_last else "0"
     return (
-        f"SELECT name, snapshot, facts FROM blob WHERE {where} ORDER BY name, snapshot",  # noqa: S608 - only our own text
+        f"SELECT name, snapshot, facts, {is_last} FROM blob WHERE {where} ORDER BY name, snapshot",  # noqa: S608 - only our own text
         end,
     )
+
+
+_IS_LAST = (
+    f"state IN ({VERSION}, {DELETED}) AND NOT EXISTS (SELECT 1 FROM blob l WHERE"  # noqa: S608 - only our own text
+    " l.container = blob.container AND l.name = blob.name AND l.snapshot > blob.snapshot"
+    f" AND l.is_committed AND l.state <= {DELETED})"
+)
+"""Whether no later row is the blob, an earlier version of it, or the deleted blob."""
+
+
+def _shown_condition(shown: Shown, now: int) -> str:
+    if shown == Shown():
+        return f"snapshot = {LIVE}"
+    kept = [f"state IN ({', '.join(map(str, shown.always))})"] if shown.always else []
+    if shown.if_last:
+        kept.append(f"state IN ({', '.join(map(str, shown.if_last))}) AND {_IS_LAST}")
+    is_due = f"(expires_at IS NULL OR expires_at > {now})"
+    return f"(snapshot = {LIVE} OR ({' OR '.join(kept)}) AND {is_due})"

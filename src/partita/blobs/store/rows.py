@@ -8,11 +8,15 @@ a dropped content, with the blob's content as its `origin`: readers of the origi
 
     container          id | name | facts
     blob               container, name, snapshot (names.LIVE: the blob itself) | content | facts
+                       | state, expires_at: they follow from the facts
     block              container, name, id | extent, size | staged_at
     piece              content, place | size | start in the extent | extent | id of the block
     extent             id | size | hash, or bytes | a check for each chunk
     dropped_content    content | origin
     dropped_container  id
+
+An earlier version and a deleted blob are rows like those of snapshots: see stored_format.
+A deleted container has a name with its version (names.deleted_name).
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,8 +26,9 @@ import apsw
 
 from partita.blobs.rules import limits
 from partita.blobs.rules import stored_format as stored
-from partita.blobs.rules.names import LIVE
-from partita.blobs.rules.stored_format import StoredContainer
+from partita.blobs.rules.listing import FoundPlace
+from partita.blobs.rules.names import DELETED_MARK, LIVE
+from partita.blobs.rules.stored_format import DELETED, PLAIN, TAGGED, StoredContainer
 from partita.blobs.store.contract import (
     EMPTY,
     BlobRow,
@@ -32,12 +37,14 @@ from partita.blobs.store.contract import (
     LongChangeError,
     PieceRow,
     Received,
+    TaggedRow,
 )
 from partita.blobs.store.pieces import remains
 from partita.blobs.store.upload import StoredContent
+from partita.storage.database import Upgrades
 from partita.storage.store_clock import StoreClock
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SCHEMA = """
 CREATE TABLE container (
   id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, facts BLOB NOT NULL
@@ -46,9 +53,12 @@ CREATE TABLE dropped_container (id INTEGER PRIMARY KEY);
 CREATE TABLE blob (
   container INTEGER NOT NULL, name TEXT NOT NULL, snapshot INTEGER NOT NULL,
   is_committed INTEGER NOT NULL, content INTEGER NOT NULL, facts BLOB NOT NULL,
+  state INTEGER NOT NULL DEFAULT 0, expires_at INTEGER,
   PRIMARY KEY (container, name, snapshot)
 ) WITHOUT ROWID;
 CREATE INDEX blob_content ON blob (content);
+CREATE INDEX blob_tagged ON blob (container, name) WHERE state = 1;
+CREATE INDEX blob_expires ON blob (expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE block (
   container INTEGER NOT NULL, name TEXT NOT NULL, id TEXT NOT NULL, extent INTEGER NOT NULL,
   size INTEGER NOT NULL, staged_at INTEGER NOT NULL, PRIMARY KEY (container, name, id)
@@ -66,6 +76,39 @@ CREATE INDEX extent_hash ON extent (hash) WHERE hash IS NOT NULL;
 CREATE TABLE dropped_content (content INTEGER PRIMARY KEY, origin INTEGER NOT NULL);
 """
 
+EARLIER_SCHEMA = """
+CREATE TABLE blob (
+  container INTEGER NOT NULL, name TEXT NOT NULL, snapshot INTEGER NOT NULL,
+  is_committed INTEGER NOT NULL, content INTEGER NOT NULL, facts BLOB NOT NULL,
+  PRIMARY KEY (container, name, snapshot)
+) WITHOUT ROWID;
+"""
+"""The tables of format 1 that differ."""
+_UPGRADE_TO_2 = """
+ALTER TABLE blob ADD COLUMN state INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE blob ADD COLUMN expires_at INTEGER;
+CREATE INDEX blob_tagged ON blob (container, name) WHERE state = 1;
+CREATE INDEX blob_expires ON blob (expires_at) WHERE expires_at IS NOT NULL;
+"""
+
+
+def _add_states(connection: apsw.Connection) -> None:
+    """Add the columns of format 2, and mark the blobs that have tags."""
+    connection.execute(_UPGRADE_TO_2)
+    tagged = [
+        (TAGGED, container, name, LIVE)
+        for container, name, facts in connection.execute(
+            "SELECT container, name, facts FROM blob WHERE snapshot = ? AND is_committed", (LIVE,)
+        )
+        if stored.decode_blob(facts).tags
+    ]
+    connection.executemany(
+        "UPDATE blob SET state = ? WHERE container = ? AND name = ? AND snapshot = ?", tagged
+    )
+
+
+UPGRADES: Upgrades = {1: _add_states}
+
 _FIND = (
     "SELECT c.id, b.content, b.facts FROM container c LEFT JOIN blob b"
     " ON b.container = c.id AND b.name = ? AND b.snapshot = ? WHERE c.name = ?"
@@ -77,8 +120,15 @@ _FIND_WITH_BYTES = (
     " LEFT JOIN extent e ON e.id = p.extent AND e.hash IS NULL WHERE c.name = ?"
 )
 _PUT = (
-    "INSERT INTO blob VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-    " is_committed = excluded.is_committed, content = excluded.content, facts = excluded.facts"
+    "INSERT INTO blob VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " is_committed = excluded.is_committed, content = excluded.content, facts = excluded.facts,"
+    " state = excluded.state, expires_at = excluded.expires_at"
+)
+_TAGGED = (
+    "SELECT c.name, b.container, b.name, b.facts FROM blob b INDEXED BY blob_tagged"  # noqa: S608 - only our own text
+    " CROSS JOIN container c ON c.id = b.container"
+    f" WHERE b.state = {TAGGED} AND (b.container, b.name) >= (?1, ?2) AND b.container <= ?3"
+    f" AND instr(c.name, '{DELETED_MARK}') = 0 ORDER BY b.container, b.name LIMIT ?4"
 )
 _OVERLAPPING = (
     "SELECT place, size, start, extent FROM piece WHERE content = ?1 AND place < ?3 AND place >="
@@ -120,18 +170,30 @@ class BlobRows:
         identity, facts = rows[0]
         return ContainerRow(identity, name, stored.decode_container(facts))
 
-    def list_containers(self, start: str, end: str | None, limit: int) -> list[ContainerRow]:
+    def list_containers(
+        self, start: str, end: str | None, limit: int, *, with_deleted: bool = False
+    ) -> list[ContainerRow]:
         rows = self._rows(
-            "SELECT id, name, facts FROM container WHERE name >= ?1 AND (?2 IS NULL OR name < ?2)"
-            " ORDER BY name LIMIT ?3",
+            "SELECT id, name, facts FROM container WHERE name >= ?1 AND (?2 IS NULL OR name < ?2)"  # noqa: S608 - only our own text
+            f" AND (?4 OR instr(name, '{DELETED_MARK}') = 0) ORDER BY name LIMIT ?3",
             start,
             end,
             limit,
+            with_deleted,
         )
         return [
             ContainerRow(identity, name, stored.decode_container(facts))
             for identity, name, facts in rows
         ]
+
+    def list_tagged(self, container: int | None, start: FoundPlace, limit: int) -> list[TaggedRow]:
+        first = start if container is None else max(start, (container, ""))
+        last = LIVE if container is None else container
+        found: list[TaggedRow] = []
+        for shown, identity, name, facts in self._rows(_TAGGED, *first, last, limit):
+            blob = stored.decode_blob(facts)
+            found.append(TaggedRow(shown, (identity, name), blob.tags, stored.version_of(blob)))
+        return found
 
     async def find_blob(
         self, container: str, name: str, snapshot: int = LIVE
@@ -300,13 +362,27 @@ class BlobTransaction(BlobRows):
 
     async def snapshots(self, container: int, name: str) -> list[BlobRow]:
         rows = self._rows(
-            "SELECT snapshot, content, facts FROM blob"
-            " WHERE container = ? AND name = ? AND snapshot < ? ORDER BY snapshot LIMIT ?",
+            "SELECT snapshot, content, facts FROM blob"  # noqa: S608 - only our own text
+            f" WHERE container = ? AND name = ? AND snapshot < ? AND state = {PLAIN}"
+            " ORDER BY snapshot LIMIT ?",
             container,
             name,
             LIVE,
             self._limit,
         )
+        return self._kept(container, name, rows)
+
+    async def deleted_blobs(self, container: int, name: str) -> list[BlobRow]:
+        rows = self._rows(
+            "SELECT snapshot, content, facts FROM blob"  # noqa: S608 - only our own text
+            f" WHERE container = ? AND name = ? AND state >= {DELETED} ORDER BY snapshot LIMIT ?",
+            container,
+            name,
+            self._limit,
+        )
+        return self._kept(container, name, rows)
+
+    def _kept(self, container: int, name: str, rows: list[Any]) -> list[BlobRow]:
         self.touch(len(rows))
         return [
             BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
@@ -328,6 +404,14 @@ class BlobTransaction(BlobRows):
         self._run("INSERT INTO dropped_container VALUES (?)", row.id)
         self.has_dropped = True
 
+    async def rename_container(self, row: ContainerRow, name: str, facts: StoredContainer) -> None:
+        self._run(
+            "UPDATE container SET name = ?, facts = ? WHERE id = ?",
+            name,
+            stored.encode(facts),
+            row.id,
+        )
+
     # Blobs
 
     async def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
@@ -340,6 +424,8 @@ class BlobTransaction(BlobRows):
             row.facts.is_committed,
             row.content,
             stored.encode(row.facts),
+            stored.state_of(row.snapshot, row.facts),
+            stored.expiry_of(row.facts),
         )
         if before is not None and before.content != row.content:
             self._drop_if_unused(before.content)
@@ -478,6 +564,29 @@ class BlobTransaction(BlobRows):
         self._run(f"DELETE FROM block WHERE {where}", *parameters)  # noqa: S608 - the same
 
     # For the collector
+
+    async def remove_expired(self, now: int, limit: int) -> int:
+        """Remove some deleted blobs whose time is over; return how many."""
+        rows = self._rows(
+            "SELECT container, name, snapshot, content, facts FROM blob INDEXED BY blob_expires"
+            " WHERE expires_at <= ? LIMIT ?",
+            now,
+            limit,
+        )
+        for container, name, snapshot, content, facts in rows:
+            blob = stored.decode_blob(facts)
+            await self.remove_blob(BlobRow(container, name, snapshot, content, blob))
+        return len(rows)
+
+    async def drop_expired(self, now: int) -> None:
+        """Drop the deleted containers whose time is over."""
+        found = self._rows(
+            f"SELECT id, name, facts FROM container WHERE instr(name, '{DELETED_MARK}') > 0"  # noqa: S608 - only our own text
+        )
+        for identity, name, facts in found:
+            row = ContainerRow(identity, name, stored.decode_container(facts))
+            if (row.facts.expires_at or 0) <= now:
+                await self.drop_container(row)
 
     async def purge_container(self, container: int, limit: int) -> None:
         """Remove some blobs or blocks of a dropped container, or its row if none are left."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import apsw
 
 from partita.blobs.rules.checksums import sums_of
-from partita.blobs.rules.listing import Place
+from partita.blobs.rules.listing import FoundPlace, Place
 from partita.blobs.rules.model import (
     Blob,
     BlobPrefix,
@@ -34,6 +34,7 @@ from partita.blobs.store.contract import (
     LongChangeError,
     PieceRow,
     Scan,
+    TaggedRow,
 )
 from partita.blobs.store.download import Source, StoredDownload, fetch_from, verified
 from partita.blobs.store.files import ContentFiles, FolderFiles, MemoryFiles
@@ -43,6 +44,7 @@ from partita.blobs.store.pieces import pieces_within
 from partita.blobs.store.rows import (
     FORMAT_VERSION,
     SCHEMA,
+    UPGRADES,
     BlobRows,
     BlobTransaction,
     StagedCounts,
@@ -75,7 +77,7 @@ class SqliteBlobStore:
         self._staged: StagedCounts = {}
         if isinstance(files, FolderFiles):
             files.on_failure = self._stop
-        database.prepare("blobs", FORMAT_VERSION, SCHEMA)
+        database.prepare("blobs", FORMAT_VERSION, SCHEMA, UPGRADES)
         self.collector = Collector(database, files, self.threads, self.claims, clock, pause)
         self._source = Source(fetch_from(database), files, self._reading, self.claims)
 
@@ -118,8 +120,17 @@ class SqliteBlobStore:
         """Return the committed state, for this turn of the event loop."""
         return BlobRows(self.database.reader_of_this_turn())
 
-    async def list_containers(self, start: str, end: str | None, limit: int) -> list[ContainerRow]:
-        return await self._in_reader(lambda rows: rows.list_containers(start, end, limit))
+    async def list_containers(
+        self, start: str, end: str | None, limit: int, *, with_deleted: bool = False
+    ) -> list[ContainerRow]:
+        return await self._in_reader(
+            lambda rows: rows.list_containers(start, end, limit, with_deleted=with_deleted)
+        )
+
+    async def list_tagged(
+        self, container: int | None, start: FoundPlace, limit: int
+    ) -> list[TaggedRow]:
+        return await self._in_reader(lambda rows: rows.list_tagged(container, start, limit))
 
     async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
         return await self._in_reader(partial(read_listing, scan))

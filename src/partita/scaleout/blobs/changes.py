@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 from partita.blobs.rules import limits
 from partita.blobs.rules import stored_format as stored
 from partita.blobs.rules.names import LIVE
-from partita.blobs.rules.stored_format import StoredContainer
+from partita.blobs.rules.stored_format import DELETED, PLAIN, StoredContainer
 from partita.blobs.store.contract import (
     EMPTY,
     BlobRow,
@@ -45,13 +45,15 @@ INSERT INTO partita.container (account_id, name, facts) VALUES ($1, $2, $3)
 ON CONFLICT (account_id, name) DO UPDATE SET facts = excluded.facts
 """
 _DROP_CONTAINER = "SELECT partita.drop_container_1($1, $2)"
+_RENAME_CONTAINER = "SELECT partita.rename_container_1($1, $2, $3, $4)"
 _PUT = """
 WITH dropped AS (
   INSERT INTO partita.dropped_content (content, origin, dropped_at)
   SELECT $7::bigint, $7::bigint, $8::bigint WHERE $7::bigint IS NOT NULL)
-INSERT INTO partita.blob VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO partita.blob VALUES ($1, $2, $3, $4, $5, $6, $9, $10)
 ON CONFLICT (container, name, snapshot) DO UPDATE SET
-  is_committed = excluded.is_committed, content = excluded.content, facts = excluded.facts
+  is_committed = excluded.is_committed, content = excluded.content, facts = excluded.facts,
+  state = excluded.state, expires_at = excluded.expires_at
 """
 _REMOVE = """
 WITH removed AS (
@@ -59,10 +61,14 @@ WITH removed AS (
 INSERT INTO partita.dropped_content (content, origin, dropped_at)
 SELECT content, content, $4 FROM removed WHERE content <> 0
 """
-_SNAPSHOTS = """
+_SNAPSHOTS = f"""
 SELECT snapshot, content, facts FROM partita.blob
- WHERE container = $1 AND name = $2 AND snapshot < $3 ORDER BY snapshot
-"""
+ WHERE container = $1 AND name = $2 AND snapshot < {LIVE} AND state = {PLAIN} ORDER BY snapshot
+"""  # noqa: S608 - only our own text
+_DELETED = f"""
+SELECT snapshot, content, facts FROM partita.blob
+ WHERE container = $1 AND name = $2 AND state >= {DELETED} ORDER BY snapshot
+"""  # noqa: S608 - only our own text
 _COMMITTED = """
 SELECT block, size, start, extent FROM partita.piece
  WHERE content = $1 AND block IS NOT NULL ORDER BY place
@@ -183,6 +189,10 @@ class BlobTransaction:
         lock = container_lock(self._account, row.name)
         await self._link.read(_DROP_CONTAINER, row.id, lock)
 
+    async def rename_container(self, row: ContainerRow, name: str, facts: StoredContainer) -> None:
+        lock = container_lock(self._account, row.name)
+        await self._link.read(_RENAME_CONTAINER, row.id, name, stored.encode(facts), lock)
+
     # Blobs
 
     async def find_blob(
@@ -217,15 +227,23 @@ class BlobTransaction:
             stored.encode(row.facts),
             before.content if before is not None and is_replaced else None,
             self._now(),
+            stored.state_of(row.snapshot, row.facts),
+            stored.expiry_of(row.facts),
         )
 
     async def remove_blob(self, row: BlobRow) -> None:
         await self._link.read(_REMOVE, row.container, row.name, row.snapshot, self._now())
 
     async def snapshots(self, container: int, name: str) -> list[BlobRow]:
+        return await self._kept(_SNAPSHOTS, container, name)
+
+    async def deleted_blobs(self, container: int, name: str) -> list[BlobRow]:
+        return await self._kept(_DELETED, container, name)
+
+    async def _kept(self, statement: str, container: int, name: str) -> list[BlobRow]:
         return [
             BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
-            for snapshot, content, facts in await self._link.read(_SNAPSHOTS, container, name, LIVE)
+            for snapshot, content, facts in await self._link.read(statement, container, name)
         ]
 
     # Content

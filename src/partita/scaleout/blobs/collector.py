@@ -11,8 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from partita.blobs.rules import limits
-from partita.blobs.rules.names import LIVE
+from partita.blobs.rules import stored_format as stored
+from partita.blobs.rules.names import DELETED_MARK, LIVE
 from partita.blobs.store.content_claims import Claims
+from partita.blobs.store.contract import ContainerRow
 from partita.blobs.store.garbage_collector import Pause, no_pause
 from partita.blobs.store.threads import ContentThreads
 from partita.errors import PartitaError, UnavailableError
@@ -124,6 +126,19 @@ SELECT n, false FROM unnest($1::bytea[]) n
    AND NOT EXISTS (SELECT FROM partita.upload_claim c WHERE c.object = n)
 ON CONFLICT DO NOTHING
 """
+_REMOVE_EXPIRED = """
+WITH gone AS (
+  DELETE FROM partita.blob WHERE ctid = ANY (ARRAY (
+    SELECT ctid FROM partita.blob WHERE expires_at <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED))
+  RETURNING content),
+     dropped AS (
+  INSERT INTO partita.dropped_content (content, origin, dropped_at)
+  SELECT content, content, $1 FROM gone WHERE content <> 0)
+SELECT count(*) FROM gone
+"""
+_DELETED_CONTAINERS = f"""
+SELECT account_id, id, name, facts FROM partita.container WHERE strpos(name, '{DELETED_MARK}') > 0
+"""  # noqa: S608 - only our own text
 _STALE = """
 SELECT c.account_id, c.name AS container, b.name FROM partita.block b
   JOIN partita.container c ON c.id = b.container
@@ -179,6 +194,27 @@ class Collector:
                 await self._pool.write(_SUSPECT_STRAYS, strays)
 
     async def forget_stale(self) -> None:
+        """Remove what was kept long enough: staged blocks, and what was deleted."""
+        await self._forget_blocks()
+        await self.forget_expired()
+
+    async def forget_expired(self) -> None:
+        """Remove deleted blobs and containers whose time is over."""
+        now, is_more = self._shared.clock.now(), True
+        while is_more:
+            ((count,),) = await self._pool.write(_REMOVE_EXPIRED, now, PURGE_ROWS)
+            is_more = count == PURGE_ROWS
+            await asyncio.sleep(PAUSE_SECONDS)
+        for account, identity, name, facts in await self._pool.read(_DELETED_CONTAINERS):
+            found = ContainerRow(identity, name, stored.decode_container(facts))
+            if (found.facts.expires_at or 0) <= now:
+                async with self._pool.link() as link, link.transaction():
+                    tx = BlobTransaction(link, self._shared, account)
+                    # Unless it was restored since the read.
+                    if await tx.find_container(name) is not None:
+                        await tx.drop_container(found)
+
+    async def _forget_blocks(self) -> None:
         """Remove blocks that were staged too long ago, and blobs that have only such blocks."""
         oldest = self._since(limits.STAGED_SECONDS_MAX)
         for account, container, name in await self._pool.read(_STALE, oldest):

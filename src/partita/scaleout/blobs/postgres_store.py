@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from partita.blobs.rules import limits
 from partita.blobs.rules.checksums import sums_of
-from partita.blobs.rules.listing import Place
+from partita.blobs.rules.listing import FoundPlace, Place
 from partita.blobs.rules.model import (
     Blob,
     BlobPrefix,
@@ -30,6 +30,7 @@ from partita.blobs.store.contract import (
     ContainerRow,
     PieceRow,
     Scan,
+    TaggedRow,
 )
 from partita.blobs.store.download import StoredDownload, verified
 from partita.blobs.store.upload import Receiver
@@ -72,9 +73,14 @@ class PostgresBlobStore:
         return self._reads
 
     async def list_containers(
-        self, start: str, end: str | None, limit: int
+        self, start: str, end: str | None, limit: int, *, with_deleted: bool = False
     ) -> Sequence[ContainerRow]:
-        return await self._reads.list_containers(start, end, limit)
+        return await self._reads.list_containers(start, end, limit, with_deleted=with_deleted)
+
+    async def list_tagged(
+        self, container: int | None, start: FoundPlace, limit: int
+    ) -> list[TaggedRow]:
+        return await self._reads.list_tagged(container, start, limit)
 
     async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
         return await self._reads.list_blobs(scan)

@@ -5,14 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from partita.blobs.rules import stored_format as stored
-from partita.blobs.rules.listing import Place, end_of
+from partita.blobs.rules.listing import FoundPlace, Place, end_of, shown_blob, states_shown
 from partita.blobs.rules.model import Blob, BlobPrefix, Block
-from partita.blobs.rules.names import LIVE
-from partita.blobs.store.contract import BlobRow, Choose, ContainerRow, PieceRow, Scan
+from partita.blobs.rules.names import DELETED_MARK, LIVE
+from partita.blobs.rules.stored_format import DELETED, TAGGED, VERSION
+from partita.blobs.store.contract import (
+    BlobRow,
+    Choose,
+    ContainerRow,
+    PieceRow,
+    Scan,
+    TaggedRow,
+)
 from partita.blobs.store.rows import InlineRow
 from partita.scaleout.blobs.texts import UNUSED_NAME, findable, first_from, is_text
 from partita.scaleout.connections.link import Rows, busy
 from partita.scaleout.connections.pool import Pool
+from partita.scaleout.schema.blobs import IS_LAST
 
 READ_ATTEMPTS_MAX = 100
 """How often a read of two statements is repeated because the blob changed between them."""
@@ -25,8 +34,18 @@ _FIND_CONTAINER = (
 )
 _LIST_CONTAINERS = """
 SELECT c.id, c.name, c.facts FROM partita.container c
- WHERE c.account_id = $1 AND c.name >= $2 ORDER BY c.name LIMIT $3
+ WHERE c.account_id = $1 AND c.name >= $2
 """
+_NOT_DELETED = f" AND strpos(c.name, '{DELETED_MARK}') = 0"
+_IN_ORDER = " ORDER BY c.name LIMIT $3"
+_TAGGED = f"""
+SELECT c.name, c.id, b.name AS blob, b.facts FROM partita.container c CROSS JOIN LATERAL (
+  SELECT b.name, b.facts FROM partita.blob b
+   WHERE b.container = c.id AND b.state = {TAGGED}
+     AND b.name >= CASE c.id WHEN $2 THEN $4 ELSE '' END
+   ORDER BY b.name LIMIT $5) b
+ WHERE c.account_id = $1 AND c.id BETWEEN $2 AND $3{_NOT_DELETED} ORDER BY c.id, b.name LIMIT $5
+"""  # noqa: S608 - only our own text
 _FIND = """
 SELECT c.id, b.content, b.facts FROM partita.container c
   LEFT JOIN partita.blob b ON b.container = c.id AND b.name = $3 AND b.snapshot = $4
@@ -69,15 +88,18 @@ SELECT k.id, k.size, k.is_staged FROM {_VERSION} LEFT JOIN LATERAL (
  ORDER BY k.is_staged, k.place, k.id
 """  # noqa: S608 - only our own text
 _LIST = f"""
-SELECT b.name, b.snapshot, b.facts FROM partita.blob b
- WHERE b.container = $1 AND (b.name, b.snapshot) >= ($2, $3) AND ($4 OR b.snapshot = {LIVE})
-   AND ($5 OR b.is_committed)
- ORDER BY b.name, b.snapshot LIMIT $6
+SELECT b.name, b.snapshot, b.facts,
+       b.state IN ({VERSION}, {DELETED}) AND {IS_LAST} AS is_last FROM partita.blob b
+ WHERE b.container = $1 AND (b.name, b.snapshot) >= ($2, $3) AND ($4 OR b.is_committed)
+   AND (b.snapshot = {LIVE} OR (b.state = ANY ($5::int[])
+        OR b.state = ANY ($6::int[]) AND {IS_LAST})
+        AND (b.expires_at IS NULL OR b.expires_at > $7))
+ ORDER BY b.name, b.snapshot LIMIT $8
 """  # noqa: S608 - only our own text
-_LIST_TO = _LIST.replace(" ORDER BY", " AND b.name < $7 ORDER BY", 1)
+_LIST_TO = _LIST.replace(" ORDER BY", " AND b.name < $9 ORDER BY", 1)
 _LIST_BY_DELIMITER = (
-    "SELECT name, snapshot, facts FROM partita.list_blobs_1("
-    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+    "SELECT name, snapshot, facts, is_last FROM partita.list_blobs_2("
+    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 )
 
 T = TypeVar("T")
@@ -130,26 +152,52 @@ class CommittedBlobs:
         return FoundBlob(identity, row, facts, found)
 
     async def list_containers(
-        self, start: str, end: str | None, limit: int
+        self, start: str, end: str | None, limit: int, *, with_deleted: bool = False
     ) -> Sequence[ContainerRow]:
         if not is_text(start):
             return []
-        rows = await self._read(_LIST_CONTAINERS, self._account, first_from(start), limit)
+        shown = "" if with_deleted else _NOT_DELETED
+        statement = _LIST_CONTAINERS + shown + _IN_ORDER
+        rows = await self._read(statement, self._account, first_from(start), limit)
         return [
             ContainerRow(identity, name, stored.decode_container(facts))
             for identity, name, facts in rows
             if end is None or name < end
         ]
 
+    async def list_tagged(
+        self, container: int | None, start: FoundPlace, limit: int
+    ) -> list[TaggedRow]:
+        first = start if container is None else max(start, (container, ""))
+        last = LIVE if container is None else container
+        if not is_text(first[1]):
+            return []
+        found: list[TaggedRow] = []
+        name = first_from(first[1])
+        for shown, identity, blob_name, facts in await self._read(
+            _TAGGED, self._account, first[0], last, name, limit
+        ):
+            blob = stored.decode_blob(facts)
+            found.append(
+                TaggedRow(shown, (identity, blob_name), blob.tags, stored.version_of(blob))
+            )
+        return found
+
     async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
         if findable(scan.prefix) == UNUSED_NAME != scan.prefix or not is_text(scan.start[0]):
             return [], None
         rows = await self._list(scan)
+        asks_for_last = states_shown(scan.include).asks_for_last
         shown = [
             BlobPrefix(name)
             if facts is None
-            else stored.blob_of(name, snapshot, stored.decode_blob(facts), scan.now)
-            for name, snapshot, facts in rows[: scan.limit]
+            else shown_blob(
+                (name, snapshot),
+                stored.decode_blob(facts),
+                scan.now,
+                is_last=is_last and asks_for_last,
+            )
+            for name, snapshot, facts, is_last in rows[: scan.limit]
         ]
         following = rows[scan.limit][:2] if len(rows) > scan.limit else None
         return shown, None if following is None else (following[0], following[1])
@@ -157,15 +205,21 @@ class CommittedBlobs:
     async def _list(self, scan: Scan) -> Rows:
         name, snapshot = max(scan.start, (scan.prefix, 0))
         name, end, rows_max = first_from(name), end_of(scan.prefix), scan.limit + 1
-        shown = "snapshots" in scan.include, "uncommittedblobs" in scan.include
+        shown = states_shown(scan.include)
+        kept = (
+            "uncommittedblobs" in scan.include,
+            list(shown.always),
+            list(shown.if_last),
+            scan.now,
+        )
         # No name contains a delimiter that cannot be stored.
         delimiter = findable(scan.delimiter)
         if delimiter:
             parts = scan.prefix, end, delimiter, end_of(delimiter), name, snapshot
             return await self._read(
-                _LIST_BY_DELIMITER, scan.container, *parts, rows_max, LIVE, *shown
+                _LIST_BY_DELIMITER, scan.container, *parts, rows_max, LIVE, *kept
             )
-        values = scan.container, name, snapshot, *shown, rows_max
+        values = scan.container, name, snapshot, *kept, rows_max
         if end is None:
             return await self._read(_LIST, *values)
         return await self._read(_LIST_TO, *values, end)

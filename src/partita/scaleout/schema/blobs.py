@@ -2,6 +2,7 @@
 
     container          id | account, name | facts
     blob               container, name, snapshot (names.LIVE: the blob itself) | content | facts
+                       | state, expires_at: they follow from the facts
     block              container, name, id | extent, size | staged_at
     piece              content, place | size | start in the extent | extent | id of the block
     extent             id | size | object, or bytes | a check for each chunk
@@ -21,6 +22,15 @@ the statement that looks at them: a function that is VOLATILE gives each stateme
 NUMBERS_TAKEN = 256
 """How many numbers of contents and extents a front end takes at a time."""
 
+STATE_INDEXES = """
+CREATE INDEX blob_tagged ON partita.blob (container, name) WHERE state = 1;
+CREATE INDEX blob_expires ON partita.blob (expires_at) WHERE expires_at IS NOT NULL;
+"""
+UPGRADE = f"""
+ALTER TABLE partita.blob ADD COLUMN state smallint NOT NULL DEFAULT 0, ADD COLUMN expires_at bigint;
+{STATE_INDEXES}"""
+"""The step that adds the states of blobs; `tagged_blobs.mark_tagged` completes it."""
+
 TABLES = f"""
 CREATE SEQUENCE partita.content_id INCREMENT BY {NUMBERS_TAKEN};
 CREATE TABLE partita.container (
@@ -32,10 +42,11 @@ CREATE TABLE partita.dropped_container (id bigint PRIMARY KEY);
 CREATE TABLE partita.blob (
   container bigint NOT NULL, name text COLLATE "C" NOT NULL, snapshot bigint NOT NULL,
   is_committed boolean NOT NULL, content bigint NOT NULL, facts bytea NOT NULL,
+  state smallint NOT NULL DEFAULT 0, expires_at bigint,
   PRIMARY KEY (container, name, snapshot)
 ) WITH (fillfactor = 90);
 CREATE INDEX blob_content ON partita.blob (content);
-CREATE TABLE partita.block (
+{STATE_INDEXES}CREATE TABLE partita.block (
   container bigint NOT NULL, name text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
   extent bigint NOT NULL, size bigint NOT NULL, staged_at bigint NOT NULL,
   PRIMARY KEY (container, name, id)
@@ -68,7 +79,12 @@ CREATE TABLE partita.object_store (
 );
 """
 
-FUNCTIONS = """
+IS_LAST = """NOT EXISTS (
+               SELECT FROM partita.blob l WHERE l.container = b.container AND l.name = b.name
+                  AND l.snapshot > b.snapshot AND l.is_committed AND l.state <= 3)"""
+"""Whether no later row is the blob, an earlier version of it, or the deleted blob."""
+
+FUNCTIONS = f"""
 -- Lock a container (shared) and a blob (exclusive), then look the blob up. Without `waits`, give up
 -- if a lock is taken. Nulls are what was not found.
 CREATE OR REPLACE FUNCTION partita.find_blob_1(
@@ -112,6 +128,17 @@ BEGIN
   PERFORM pg_advisory_xact_lock(container_lock);
   DELETE FROM partita.container WHERE id = of_id;
   INSERT INTO partita.dropped_container VALUES (of_id);
+END
+$$;
+
+-- Give a container another name once no transaction changes its blobs.
+CREATE OR REPLACE FUNCTION partita.rename_container_1(
+  of_id bigint, new_name text, new_facts bytea, container_lock bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(container_lock);
+  UPDATE partita.container SET name = new_name, facts = new_facts WHERE id = of_id;
 END
 $$;
 
@@ -183,7 +210,60 @@ BEGIN
   END LOOP;
 END
 $$;
-"""
+
+-- As list_blobs_1, with the rows of some states; of others those that no later row of the blob
+-- follows. Front ends of schema 1.3 call list_blobs_1.
+CREATE OR REPLACE FUNCTION partita.list_blobs_2(
+  of_container bigint, with_prefix text, before text, by_delimiter text, after_delimiter text,
+  from_name text, from_snapshot bigint, rows_max int, live bigint,
+  shows_uncommitted boolean, states int[], states_if_last int[], at bigint)
+RETURNS TABLE (name text, snapshot bigint, facts bytea, is_last boolean)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  found_row record;
+  hidden text;
+  skipped int := char_length(with_prefix);
+  place int;
+  is_done boolean := false;
+BEGIN
+  WHILE NOT is_done AND rows_max > 0 LOOP
+    is_done := true;
+    FOR found_row IN
+      SELECT b.name, b.snapshot, b.facts,
+             b.state IN (2, 3) AND {IS_LAST} AS is_last FROM partita.blob b
+       WHERE b.container = of_container AND (b.name, b.snapshot) >= (from_name, from_snapshot)
+         AND (b.snapshot = live OR (b.state = ANY (states)
+              OR b.state = ANY (states_if_last) AND {IS_LAST})
+              AND (b.expires_at IS NULL OR b.expires_at > at))
+         AND (shows_uncommitted OR b.is_committed)
+       ORDER BY b.name, b.snapshot
+    LOOP
+      EXIT WHEN rows_max = 0 OR found_row.name >= before COLLATE "C";
+      CONTINUE WHEN starts_with(found_row.name, hidden);
+      rows_max := rows_max - 1;
+      place := strpos(substr(found_row.name, skipped + 1), by_delimiter);
+      IF place > 0 THEN
+        name := left(found_row.name, skipped + place - 1) || by_delimiter;
+        snapshot := 0;
+        facts := NULL;
+        is_last := false;
+        RETURN NEXT;
+        hidden := name;
+        from_name := coalesce(left(name, skipped + place - 1) || after_delimiter, name);
+        from_snapshot := 0;
+        is_done := false;
+        EXIT;
+      END IF;
+      name := found_row.name;
+      snapshot := found_row.snapshot;
+      facts := found_row.facts;
+      is_last := found_row.is_last;
+      RETURN NEXT;
+    END LOOP;
+  END LOOP;
+END
+$$;
+"""  # noqa: S608 - only our own text
 
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from partita.blobs.rules.names import DELETED_MARK, check_container_name
 from partita.errors import InvalidRequestError
 from partita.refusals import invalid_header
 from partita.service.formats.address import invalid_uri, split_container
@@ -39,6 +40,9 @@ BlobResource = BlobServiceRoot | OneContainer | OneBlob
 def parse_blob_resource(path: str, *, is_container: bool) -> BlobResource:
     """Parse the path after the account, as it was sent."""
     container, blob = split_container(path)
+    if DELETED_MARK in container:
+        # It is the name of a deleted container: no request reaches it.
+        check_container_name(container)
     if is_container:
         if blob:
             raise invalid_uri("Use one path segment for a container.")

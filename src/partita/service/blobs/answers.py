@@ -12,6 +12,7 @@ from partita.blobs.rules.model import (
     Copied,
     CopyFacts,
     Declared,
+    FoundBlobs,
     Headers,
     LeaseFacts,
     LeaseOutcome,
@@ -29,6 +30,7 @@ from partita.service.blobs.xml import (
     print_blobs,
     print_block_list,
     print_containers,
+    print_found,
     print_page_list,
     print_tags,
 )
@@ -102,8 +104,8 @@ def container_answer(container: Container) -> Response:
         ("x-ms-has-immutability-policy", "false"),
         ("x-ms-has-legal-hold", "false"),
         ("x-ms-immutable-storage-with-versioning-enabled", "false"),
-        ("x-ms-default-encryption-scope", ENCRYPTION_SCOPE),
-        ("x-ms-deny-encryption-scope-override", "false"),
+        ("x-ms-default-encryption-scope", container.encryption_scope or ENCRYPTION_SCOPE),
+        ("x-ms-deny-encryption-scope-override", str(container.denies_other_scopes).lower()),
     )
     return Response(200, lines)
 
@@ -119,7 +121,14 @@ def metadata_answer(found: Container | Blob) -> Response:
 
 
 def version_answer(status: int, changed: Container | Written, *more: tuple[str, str]) -> Response:
-    return Response(status, [*version_lines(changed.etag, changed.changed_at), *more])
+    lines = version_lines(changed.etag, changed.changed_at)
+    if isinstance(changed, Written):
+        lines += kept_lines(changed)
+    return Response(status, [*lines, *more])
+
+
+def deleted_answer(*, is_permanent: bool) -> Response:
+    return Response(202, [("x-ms-delete-type-permanent", str(is_permanent).lower())])
 
 
 def lease_answer(outcome: LeaseOutcome, action: str) -> Response:
@@ -142,7 +151,7 @@ def written_answer(
     written: Written, sums: Declared | Written | None = None, *more: tuple[str, str]
 ) -> Response:
     """Answer a write of content; `sums` are the checksums to show."""
-    lines = [*version_lines(written.etag, written.changed_at), ENCRYPTED]
+    lines = [*version_lines(written.etag, written.changed_at), ENCRYPTED, *kept_lines(written)]
     if sums is not None:
         lines += checksum_lines(sums.md5, sums.crc64)
     return Response(201, [*lines, *more])
@@ -170,6 +179,7 @@ def copied_answer(copied: Copied, sums: Declared | None = None) -> Response:
     """Answer a copy; `sums` are those of a synchronous one."""
     lines = version_lines(copied.written.etag, copied.written.changed_at)
     lines += (("x-ms-copy-id", copied.copy.id), ("x-ms-copy-status", copied.copy.status))
+    lines += kept_lines(copied.written)
     if sums is not None:
         lines += [*checksum_lines(sums.md5, sums.crc64), ENCRYPTED]
     return Response(202, lines)
@@ -177,7 +187,13 @@ def copied_answer(copied: Copied, sums: Declared | None = None) -> Response:
 
 def snapshot_answer(snapshot: Blob) -> Response:
     lines = version_lines(snapshot.etag, snapshot.changed_at)
+    if snapshot.version is not None:
+        lines.append(("x-ms-version-id", snapshot.version))
     return Response(201, [("x-ms-snapshot", snapshot.snapshot or ""), *lines, ENCRYPTED])
+
+
+def found_answer(found: FoundBlobs, root: str, options: Mapping[str, str]) -> Response:
+    return Response(200, [XML], print_found(found, root, options))
 
 
 def tags_answer(tags: Mapping[str, str]) -> Response:
@@ -222,7 +238,7 @@ def properties_answer(blob: Blob, overrides: Overrides) -> Response:
         lines.append(("Content-MD5", base64(blob.headers.content_md5)))
     if blob.kind == "BlockBlob" and blob.tier is None:
         lines.append(("x-ms-access-tier", INFERRED_TIER))
-        if blob.snapshot is None:
+        if blob.is_current:
             lines.append(("x-ms-access-tier-inferred", "true"))
     return Response(200, lines, download=NoContent(blob.length))
 
@@ -232,6 +248,16 @@ def properties_answer(blob: Blob, overrides: Overrides) -> Response:
 
 def version_lines(etag: str, changed_at: int) -> Lines:
     return [("ETag", f'"{etag}"'), ("Last-Modified", http_date(changed_at))]
+
+
+def kept_lines(written: Written) -> Lines:
+    """Return the version and the encryption scope that a write has, if any."""
+    lines: Lines = []
+    if written.version is not None:
+        lines.append(("x-ms-version-id", written.version))
+    if written.encryption_scope is not None:
+        lines.append(("x-ms-encryption-scope", written.encryption_scope))
+    return lines
 
 
 def access_lines(container: Container) -> Lines:
@@ -254,8 +280,14 @@ def blob_lines(blob: Blob, overrides: Overrides) -> Lines:
         ("x-ms-creation-time", http_date(blob.created_at)),
         ("x-ms-server-encrypted", "true"),
     ]
-    if blob.snapshot is None:
+    if blob.is_current:
         lines += _lease_lines(blob.lease)
+    if blob.version is not None:
+        lines.append(("x-ms-version-id", blob.version))
+        if blob.is_current:
+            lines.append(("x-ms-is-current-version", "true"))
+    if blob.encryption_scope is not None:
+        lines.append(("x-ms-encryption-scope", blob.encryption_scope))
     lines += metadata_headers(blob.metadata)
     if blob.kind == "AppendBlob":
         lines.append(("x-ms-blob-committed-block-count", str(blob.block_count)))

@@ -1,5 +1,7 @@
 """The source of a copy: another blob of this server, of the same account or of another.
 
+A source on another server is only used if the operator has allowed its host: `external_source`.
+
 A request that is signed with the key of the source's account may read it; any other request
 needs a SAS in the address, or a public container. The tags of the source need a SAS with `t`.
 """
@@ -9,10 +11,9 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from partita.blobs.engine.preconditions import missing_blob
 from partita.blobs.rules.model import BlobName, Opened
 from partita.errors import NotAuthorizedError, PartitaError
-from partita.refusals import invalid_header, not_implemented
+from partita.refusals import invalid_header
 from partita.service.accounts.account import Account, Accounts
 from partita.service.accounts.respond import AuthorizedRequest, locate
 from partita.service.auth.sas import (
@@ -21,12 +22,19 @@ from partita.service.auth.sas import (
     READ,
     TAGS,
     BlobScope,
+    Grant,
     Need,
     Sas,
     evaluate,
     parse_sas,
 )
 from partita.service.blobs.address import OneBlob, parse_blob_resource, parse_copy_source
+from partita.service.blobs.external_source import (
+    ExternalSource,
+    external_source,
+    is_allowed,
+    opened_external,
+)
 from partita.service.blobs.wire import COPY_SOURCE, CopySource
 from partita.service.formats.address import parse_query
 from partita.service.formats.query_options import options_of
@@ -47,7 +55,7 @@ async def find_source(
     *,
     is_trusted: bool = False,
     copies_tags: bool = False,
-) -> Source:
+) -> Source | ExternalSource:
     """Find the blob that a request copies from, and check that it may read it.
 
     `is_trusted`: the key of the account is enough for a blob of the same account. `copies_tags`:
@@ -55,8 +63,10 @@ async def find_source(
     """
     request, address = authorized.request, wanted.address
     host, path, query = parse_copy_source(address)
-    if not _is_here(host, request.headers.get("host", ""), accounts):
-        raise not_implemented("Copy from a blob of this server.")
+    asked_host = request.headers.get("host", "")
+    is_elsewhere = is_allowed(address, accounts.copy_hosts) and host.lower() != asked_host.lower()
+    if is_elsewhere or not _is_here(host, asked_host, accounts):
+        return external_source(address, accounts.copy_hosts)
     target = locate(request.scheme, host, path, accounts, "blob")
     pairs = parse_query(query)
     options = options_of(pairs)
@@ -64,10 +74,17 @@ async def find_source(
     if not isinstance(resource, OneBlob):
         raise invalid_header(COPY_SOURCE, address, "Use the address of a blob.")
     account = accounts[target.account]
-    name = BlobName(resource.container, resource.name, options.get("snapshot") or None)
-    is_own = account is authorized.account and authorized.grant.everything
+    name = BlobName(
+        resource.container,
+        resource.name,
+        options.get("snapshot") or None,
+        options.get("versionid") or None,
+    )
+    reads_tags = copies_tags or wanted.terms.conditions.if_tags is not None
+    is_own = account is authorized.account and _reads_blobs(
+        authorized.grant, "rt" if reads_tags else "r"
+    )
     if not (is_trusted and is_own):
-        reads_tags = copies_tags or wanted.terms.conditions.if_tags is not None
         await _check_source(
             authorized,
             account,
@@ -76,11 +93,15 @@ async def find_source(
             name,
             reads_tags=reads_tags,
             allows_old=accounts.allows_old_sas,
+            allows_delegation=accounts.issuer is not None,
         )
-    if options.get("versionid"):
-        # A version is never replaced by the blob itself: the copy would be of another content.
-        raise missing_blob(name)
     return Source(account, name, address.partition("?")[0])
+
+
+def _reads_blobs(grant: Grant, letters: str) -> bool:
+    """Return whether a key or a role permits this for every blob of the account."""
+    rights = grant.rights
+    return grant.everything or (rights is not None and set(letters) <= set(rights.object))
 
 
 def _is_here(host: str, asked_host: str, accounts: Accounts) -> bool:
@@ -100,8 +121,9 @@ async def _check_source(  # noqa: PLR0913 - the facts of a request, each by its 
     *,
     reads_tags: bool,
     allows_old: bool,
+    allows_delegation: bool,
 ) -> None:
-    scope = BlobScope(name.container, name.name, name.snapshot)
+    scope = BlobScope(name.container, name.name, name.snapshot, name.version)
     sas: Sas | None = None
     try:
         sas = parse_sas(pairs, "b", path, allows_old=allows_old)
@@ -120,6 +142,7 @@ async def _check_source(  # noqa: PLR0913 - the facts of a request, each by its 
                 now=authorized.now,
                 peer=authorized.request.peer,
                 scheme=authorized.request.scheme,
+                allows_delegation=allows_delegation,
             )
         grant.check(Need(OBJECT, READ, scope))
         if reads_tags:
@@ -141,8 +164,12 @@ def _source_code(sas: Sas | None, error: PartitaError) -> str:
 
 
 @asynccontextmanager
-async def opened(source: Source, wanted: CopySource) -> AsyncIterator[Opened]:
+async def opened(source: Source | ExternalSource, wanted: CopySource) -> AsyncIterator[Opened]:
     """Open the source for reading; its errors have their own code."""
+    if isinstance(source, ExternalSource):
+        async with opened_external(source, wanted) as elsewhere:
+            yield elsewhere
+        return
     try:
         found = await source.account.blobs.open_blob(
             source.name,

@@ -187,6 +187,7 @@ def properties_of(request: Request, headers: Headers) -> Properties:
         metadata=metadata_of(request),
         tags=tags_of(request),
         tier=request.given("x-ms-access-tier"),
+        encryption_scope=request.given("x-ms-encryption-scope"),
     )
 
 

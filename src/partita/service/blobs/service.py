@@ -6,7 +6,6 @@ from typing import assert_never
 
 import msgspec
 
-from partita.blobs.engine.preconditions import missing_blob
 from partita.blobs.rules.checksums import Sums, verify
 from partita.blobs.rules.conditions import source_error
 from partita.blobs.rules.model import (
@@ -17,6 +16,7 @@ from partita.blobs.rules.model import (
     Content,
     Copied,
     Declared,
+    Download,
     Headers,
     Listing,
     Opened,
@@ -26,17 +26,24 @@ from partita.blobs.rules.model import (
 from partita.blobs.rules.names import LOGS
 from partita.errors import ConflictError, NotAuthorizedError, PartitaError
 from partita.policies import Policy
-from partita.refusals import body_too_large, invalid_parameter, written_by_analytics
+from partita.refusals import (
+    body_too_large,
+    invalid_parameter,
+    not_implemented,
+    written_by_analytics,
+)
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account, Accounts
+from partita.service.accounts.blob_events import CREATED, DELETED, BlobEvent
 from partita.service.accounts.respond import AuthorizedRequest, Front, read_only
 from partita.service.auth import sas as permissions
 from partita.service.auth import shared_key
 from partita.service.auth.browser_guard import EVERY_HOST
 from partita.service.auth.sas import Need, Sas, no_credentials
-from partita.service.blobs import answers, copy_source, wire
+from partita.service.blobs import answers, copy_source, events, wire
 from partita.service.blobs.batch import run_batch
+from partita.service.blobs.external_source import ExternalSource
 from partita.service.blobs.operation_names import name_of
 from partita.service.blobs.wire import BlobCall, BlobOperation, BlobRequest, CopySource
 from partita.service.blobs.xml import parse_block_list
@@ -58,6 +65,7 @@ class BlobService:
     name = "blob"
     default_version = DEFAULT_VERSION
     allows_anonymous = True
+    read_now = None
 
     def __init__(
         self,
@@ -103,10 +111,10 @@ class BlobService:
             await _authorize(operation, asked, authorized)
         if asked.container == LOGS and not _is_open_in_logs(asked):
             raise written_by_analytics("Read the blobs of this container, or delete them.")
-        if asked.blob and asked.options.get("versionid"):
-            # A version is never replaced by the blob itself: deleting an old version must not
-            # delete the blob.
-            raise missing_blob(asked.name)
+        if asked.blob and asked.name.snapshot and asked.name.version:
+            raise invalid_parameter(
+                "versionid", asked.name.version, "Name a snapshot or a version."
+            )
         if asked.method == "PUT" and asked.blob and asked.name.snapshot and asked.comp != "tier":
             raise invalid_parameter("snapshot", asked.name.snapshot)
         if operation.body_bytes_max:
@@ -115,8 +123,14 @@ class BlobService:
         call = operation.decode(asked)
         grant = authorized.grant
         if isinstance(call, wire.BlobWrite) and not (grant.everything or "w" in grant.permissions):
-            return await self._create_only(call, asked, authorized)
-        return await self._perform(call, asked, authorized)
+            response = await self._create_only(call, asked, authorized)
+        else:
+            response = await self._perform(call, asked, authorized)
+        if self._accounts.blob_events is not None:
+            event = _event_of(call, authorized, response, self._clock.ticks())
+            if event is not None:
+                self._accounts.blob_events.changed(event)
+        return response
 
     async def _create_only(
         self, call: wire.BlobWrite, asked: BlobRequest, authorized: AuthorizedRequest
@@ -190,8 +204,16 @@ class BlobService:
             case wire.SetBlobHeaders():
                 return await _set_blob_headers(call, authorized.account)
             case wire.DeleteBlob():
-                await blobs.delete_blob(call.name, snapshots=call.snapshots, terms=call.terms)
-                return Response(202, [("x-ms-delete-type-permanent", "true")])
+                is_final = await blobs.delete_blob(
+                    call.name,
+                    snapshots=call.snapshots,
+                    is_permanent=call.is_permanent,
+                    terms=call.terms,
+                )
+                return answers.deleted_answer(is_permanent=is_final)
+            case wire.UndeleteBlob():
+                await blobs.undelete_blob(call.name)
+                return Response(200)
             case wire.SetTier():
                 rehydrates = await blobs.set_tier(
                     call.name, call.tier, priority=call.priority, terms=call.terms
@@ -277,6 +299,7 @@ class BlobService:
                     first=call.first,
                     last=call.last,
                     limit=call.limit,
+                    since=call.since,
                     terms=call.terms,
                 )
                 return await computed(len(pages.ranges), answers.page_ranges_answer, pages)
@@ -306,13 +329,28 @@ class BlobService:
                     marker=marker,
                     limit=call.limit,
                     with_system=call.with_system,
+                    with_deleted=call.with_deleted,
                 )
                 return await computed(
                     _lines_of(found), answers.containers_answer, found, root, asked.options, account
                 )
+            case wire.FindBlobs():
+                matches = await blobs.searches.find_blobs(
+                    call.where, container=call.container, marker=call.marker, limit=call.limit
+                )
+                return await computed(
+                    10 * len(matches.items), answers.found_answer, matches, root, asked.options
+                )
+            case wire.RestoreContainer():
+                container = await containers.restore_container(call.container, call.version)
+                return answers.version_answer(201, container)
             case wire.CreateContainer():
                 container = await containers.create_container(
-                    call.container, metadata=call.metadata, access=call.access
+                    call.container,
+                    metadata=call.metadata,
+                    access=call.access,
+                    encryption_scope=call.encryption_scope,
+                    denies_other_scopes=call.denies_other_scopes,
                 )
                 return answers.version_answer(201, container)
             case wire.GetContainer():
@@ -351,6 +389,8 @@ class BlobService:
                 return await service_documents.set_properties(authorized, self.letter, call.body)
             case wire.GetBlobServiceStatistics():
                 return service_documents.get_statistics(authorized)
+            case wire.GetBlobDelegationKey():
+                return service_documents.get_user_delegation_key(authorized, call.key, self.letter)
             case wire.RunBatch():
                 return await run_batch(authorized, call.body, self._parts.respond, self._clock)
             case _:
@@ -381,6 +421,8 @@ class BlobService:
             if call.headers is None and call.keeps_headers:
                 properties = replace(properties, headers=opened.blob.headers)
             if call.copies_tags:
+                if isinstance(source, ExternalSource):
+                    raise not_implemented("Give the tags of the blob: they are not copied.")
                 properties = replace(properties, tags=opened.blob.tags)
             written = await authorized.account.blobs.put_blob(
                 call.name,
@@ -399,6 +441,8 @@ class BlobService:
             is_trusted=not call.is_sync,
             copies_tags=call.copies_tags,
         )
+        if isinstance(source, ExternalSource):
+            return await _copy_from_elsewhere(call, source, authorized.account)
         if not call.is_sync:
             return answers.copied_answer(await _copy(call, source, authorized.account))
         async with copy_source.opened(source, call.source) as opened:
@@ -410,6 +454,26 @@ class BlobService:
         except PartitaError as error:
             raise copy_source.unverified(error) from error
         return answers.copied_answer(copied, Declared(call.declared.md5, copied.written.crc64))
+
+
+def _event_of(
+    call: BlobCall, authorized: AuthorizedRequest, response: Response, now: int
+) -> BlobEvent | None:
+    """Return the event of a call that has created or deleted a blob; None for other calls."""
+    api = events.api_of(call)
+    if not api or not isinstance(call, wire.BlobWrite | wire.PutBlockList | wire.DeleteBlob):
+        return None
+    return BlobEvent(
+        kind=DELETED if api == "DeleteBlob" else CREATED,
+        api=api,
+        account=authorized.account.name,
+        name=call.name,
+        url=events.url_of(authorized.target.root, call.name),
+        at=now,
+        request_id=authorized.request_id,
+        client_request_id=authorized.request.headers.get("x-ms-client-request-id", ""),
+        etag=response.header("ETag") or "",
+    )
 
 
 def _is_open_in_logs(asked: BlobRequest) -> bool:
@@ -438,13 +502,10 @@ async def _authorize(
         container = await account.blobs.containers.find_container(asked.container)
         grant = grant.opened(None if container is None else container.access)
     is_closed = operation.no_service_sas and grant.scope is not None
-    is_break = asked.request.headers.get("x-ms-lease-action", "").lower() == "break"
     grant.check(
         Need(
             operation.resource,
-            permissions.BREAK_LEASE
-            if asked.comp == "lease" and is_break
-            else operation.permissions,
+            wire.permissions_of(operation, asked),
             None if is_closed else asked.scope,
             by_key_only=operation.by_key_only,
         )
@@ -507,6 +568,48 @@ async def _verified(opened: Opened, call: wire.CopyBlob) -> Conditions:
         sums.update(part)
     verify(call.declared, sums.digest())
     return replace(conditions, if_match=(opened.blob.etag,))
+
+
+async def _copy_from_elsewhere(
+    call: wire.CopyBlob, source: ExternalSource, account: Account
+) -> Response:
+    """Copy from another server: the copy is complete when it is answered."""
+    if call.copies_tags:
+        raise not_implemented("Give the tags: those of a blob on another server are not copied.")
+    async with copy_source.opened(source, call.source) as opened:
+        content = _verifying(opened.content, call.declared)
+        copied = await account.blobs.copies.put_copy(
+            replace(opened, content=content),
+            call.name,
+            source_address=source.address,
+            properties=call.properties,
+            terms=call.terms,
+        )
+    sums = Declared(call.declared.md5, copied.written.crc64) if call.is_sync else None
+    return answers.copied_answer(copied, sums)
+
+
+class _Verifying:
+    """A download that ends with an error if its content has other checksums."""
+
+    def __init__(self, content: Download, declared: Declared) -> None:
+        self.length = content.length
+        self._content = content
+        self._declared = declared
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        sums = Sums(wants_md5=self._declared.md5 is not None)
+        async for part in self._content:
+            sums.update(part)
+            yield part
+        verify(self._declared, sums.digest())
+
+    async def close(self) -> None:
+        await self._content.close()
+
+
+def _verifying(content: Download, declared: Declared) -> Download:
+    return content if declared == UNDECLARED else _Verifying(content, declared)
 
 
 async def _copy(call: wire.CopyBlob, source: copy_source.Source, account: Account) -> Copied:

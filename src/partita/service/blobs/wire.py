@@ -30,9 +30,8 @@ from partita.blobs.rules.model import (
     Terms,
 )
 from partita.refusals import invalid_header, invalid_parameter, missing_header, not_implemented
-from partita.service.auth import sas
+from partita.service.auth import delegation, roles, sas
 from partita.service.auth.sas import BlobScope
-from partita.service.auth.shared_key import no_delegation_keys
 from partita.service.blobs.address import OneBlob, OneContainer, parse_blob_resource
 from partita.service.blobs.headers import (
     NUMBER_DIGITS_MAX,
@@ -92,7 +91,6 @@ _TAG_HEADERS = ("x-ms-tags", "x-ms-if-tags")
 """They write or reveal the tags of the blob, in any operation."""
 _NOT_SUPPORTED = (
     "x-ms-encryption-key",
-    "x-ms-encryption-scope",
     "x-ms-immutability-policy-until-date",
     "x-ms-legal-hold",
     "x-ms-structured-body",
@@ -123,7 +121,8 @@ class BlobRequest(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> BlobName:
-        return BlobName(self.container, self.blob, self.options.get("snapshot") or None)
+        snapshot, version = self.options.get("snapshot"), self.options.get("versionid")
+        return BlobName(self.container, self.blob, snapshot or None, version or None)
 
     @property
     def scope(self) -> str | BlobScope:
@@ -165,6 +164,10 @@ class GetAccountInformation(msgspec.Struct, frozen=True):
     pass
 
 
+class GetBlobDelegationKey(msgspec.Struct, frozen=True):
+    key: delegation.KeyTerms
+
+
 class GetBlobServiceStatistics(msgspec.Struct, frozen=True):
     pass
 
@@ -186,12 +189,28 @@ class ListContainers(msgspec.Struct, frozen=True):
     marker: str
     limit: int
     with_system: bool
+    with_deleted: bool
+
+
+class FindBlobs(msgspec.Struct, frozen=True):
+    where: str
+    container: str | None
+    """None: in all containers of the account."""
+    marker: str
+    limit: int
 
 
 class CreateContainer(msgspec.Struct, frozen=True):
     container: str
     metadata: dict[str, str]
     access: Access | None
+    encryption_scope: str | None
+    denies_other_scopes: bool
+
+
+class RestoreContainer(msgspec.Struct, frozen=True):
+    container: str
+    version: str
 
 
 class GetContainer(msgspec.Struct, frozen=True):
@@ -319,7 +338,12 @@ class SetBlobHeaders(msgspec.Struct, frozen=True):
 class DeleteBlob(msgspec.Struct, frozen=True):
     name: BlobName
     snapshots: DeleteSnapshots | None
+    is_permanent: bool
     terms: Terms
+
+
+class UndeleteBlob(msgspec.Struct, frozen=True):
+    name: BlobName
 
 
 class SetTier(msgspec.Struct, frozen=True):
@@ -420,17 +444,22 @@ class GetPageRanges(msgspec.Struct, frozen=True):
     first: int
     last: int | None
     limit: int | None
+    since: str | None
+    """The time of an earlier snapshot: what changed since."""
     terms: Terms
 
 
 BlobCall = (
     GetAccountInformation
     | GetBlobServiceStatistics
+    | GetBlobDelegationKey
     | GetBlobServiceProperties
     | SetBlobServiceProperties
     | RunBatch
     | ListContainers
+    | FindBlobs
     | CreateContainer
+    | RestoreContainer
     | GetContainer
     | SetContainerMetadata
     | SetContainerPolicies
@@ -448,6 +477,7 @@ BlobCall = (
     | SetBlobMetadata
     | SetBlobHeaders
     | DeleteBlob
+    | UndeleteBlob
     | SetTier
     | GetTags
     | SetTags
@@ -512,6 +542,25 @@ def operation_of(asked: BlobRequest) -> BlobOperation:
     raise invalid_parameter("comp", asked.comp)
 
 
+def permissions_of(operation: BlobOperation, asked: BlobRequest) -> tuple[str, ...]:
+    """Return what a request needs of a SAS: for some it depends on what it names."""
+    if asked.comp == "lease":
+        is_break = asked.request.headers.get("x-ms-lease-action", "").lower() == "break"
+        return sas.BREAK_LEASE if is_break else operation.permissions
+    if (asked.kind, asked.method, asked.comp) == ("blob", "DELETE", ""):
+        if _is_permanent(asked):
+            return sas.DELETE_FOR_GOOD
+        return sas.DELETE_VERSION if asked.name.version is not None else operation.permissions
+    return operation.permissions
+
+
+def _is_permanent(asked: BlobRequest) -> bool:
+    text = asked.options.get("deletetype", "").lower()
+    if text not in ("", "permanent"):
+        raise invalid_parameter("deletetype", text)
+    return text == "permanent"
+
+
 def uses_tags(asked: BlobRequest) -> bool:
     """Return whether a request writes or reveals tags in addition to what its operation does."""
     if asked.kind == "container":
@@ -545,12 +594,36 @@ def _list_containers(asked: BlobRequest) -> BlobCall:
         options.get("marker", ""),
         asked.limit(),
         "system" in _included(asked),
+        "deleted" in _included(asked),
     )
 
 
+def _find_blobs(asked: BlobRequest) -> BlobCall:
+    if "versions" in _included(asked):
+        raise not_implemented("Omit include=versions: only the blobs themselves are found.")
+    where = _required_option(asked, "where")
+    marker = asked.options.get("marker", "")
+    return FindBlobs(where, asked.container or None, marker, asked.limit())
+
+
 def _create_container(asked: BlobRequest) -> BlobCall:
-    metadata = metadata_of(asked.request)
-    return CreateContainer(asked.container, metadata, _access_of(asked.request))
+    request = asked.request
+    return CreateContainer(
+        asked.container,
+        metadata_of(request),
+        _access_of(request),
+        request.given("x-ms-default-encryption-scope"),
+        flag_of(request, "x-ms-deny-encryption-scope-override") is True,
+    )
+
+
+def _restore_container(asked: BlobRequest) -> BlobCall:
+    request = asked.request
+    name = required(request, "x-ms-deleted-container-name")
+    if name != asked.container:
+        hint = "Restore a container under its own name: name it in the path, too."
+        raise invalid_header("x-ms-deleted-container-name", name, hint)
+    return RestoreContainer(name, required(request, "x-ms-deleted-container-version"))
 
 
 def _access_of(request: Request) -> Access | None:
@@ -745,7 +818,7 @@ def _delete_blob(asked: BlobRequest) -> BlobCall:
     if name.snapshot is not None and request.given("x-ms-delete-snapshots") is not None:
         raise invalid_parameter("snapshot", name.snapshot)
     snapshots = _choice_of(request, "x-ms-delete-snapshots", get_args(DeleteSnapshots))
-    return DeleteBlob(name, snapshots, terms_of(request))
+    return DeleteBlob(name, snapshots, _is_permanent(asked), terms_of(request))
 
 
 def _set_tier(asked: BlobRequest) -> BlobCall:
@@ -867,8 +940,8 @@ def _page_range_of(request: Request) -> tuple[int, int]:
 
 def _get_page_ranges(asked: BlobRequest) -> BlobCall:
     request, options = asked.request, asked.options
-    if "prevsnapshot" in options or "x-ms-previous-snapshot-url" in request.headers:
-        raise not_implemented("Get the page ranges of each snapshot: differences are not kept.")
+    if "x-ms-previous-snapshot-url" in request.headers:
+        raise not_implemented("Name the snapshot in prevsnapshot: there are no managed disks.")
     wanted = range_of(request.headers) or ByteRange(0, None)
     marker = options.get("marker", "")
     if marker and not _PAGE_MARKER.fullmatch(marker):
@@ -878,6 +951,7 @@ def _get_page_ranges(asked: BlobRequest) -> BlobCall:
         first=max(wanted.first, int(marker or 0)),
         last=wanted.last,
         limit=asked.limit() if "maxresults" in options else None,
+        since=options.get("prevsnapshot") or None,
         terms=terms_of(request),
     )
 
@@ -889,8 +963,8 @@ def _not_implemented(asked: BlobRequest) -> BlobCall:
     raise not_implemented("Not supported: comp=" + asked.comp)
 
 
-def _get_user_delegation_key(_asked: BlobRequest) -> BlobCall:
-    raise no_delegation_keys()
+def _get_user_delegation_key(asked: BlobRequest) -> BlobCall:
+    return GetBlobDelegationKey(delegation.parse_key_terms(asked.request.body))
 
 
 def _on_service(
@@ -921,9 +995,11 @@ _OPERATIONS: dict[tuple[str, str, str], BlobOperation] = {
     ("service", "PUT", "properties"): _on_service(
         sas.WRITE, lambda asked: SetBlobServiceProperties(asked.request.body), XML_BYTES_MAX
     ),
-    ("service", "POST", "userdelegationkey"): _on_service(sas.READ, _get_user_delegation_key),
+    ("service", "POST", "userdelegationkey"): _on_service(
+        roles.DELEGATE, _get_user_delegation_key, delegation.KEY_TERMS_BYTES_MAX
+    ),
     ("root", "GET", "list"): _on_service(sas.LIST, _list_containers),
-    ("root", "GET", "blobs"): _on_service(("f",), _not_implemented),
+    ("root", "GET", "blobs"): _on_blob(sas.FIND_BY_TAGS, _find_blobs),
     ("root", "POST", "batch"): _BATCH,
     # Containers
     ("container", "PUT", ""): _on_container(sas.CREATE, _create_container),
@@ -945,8 +1021,8 @@ _OPERATIONS: dict[tuple[str, str, str], BlobOperation] = {
     ),
     ("container", "PUT", "lease"): _on_container(sas.WRITE, _lease_container),
     ("container", "GET", "list"): BlobOperation(sas.CONTAINER, sas.LIST, _list_blobs),
-    ("container", "GET", "blobs"): BlobOperation(sas.CONTAINER, ("f",), _not_implemented),
-    ("container", "PUT", "undelete"): BlobOperation(sas.CONTAINER, sas.WRITE, _not_implemented),
+    ("container", "GET", "blobs"): BlobOperation(sas.CONTAINER, sas.FIND_BY_TAGS, _find_blobs),
+    ("container", "PUT", "undelete"): _on_container(sas.WRITE, _restore_container),
     ("container", "PUT", "rename"): BlobOperation(sas.CONTAINER, sas.WRITE, _not_implemented),
     ("container", "POST", "batch"): _BATCH,
     # Blobs
@@ -956,6 +1032,7 @@ _OPERATIONS: dict[tuple[str, str, str], BlobOperation] = {
         sas.READ, lambda asked: GetBlobProperties(asked.name, terms_of(asked.request))
     ),
     ("blob", "DELETE", ""): _on_blob(sas.DELETE, _delete_blob),
+    ("blob", "PUT", "undelete"): _on_blob(sas.WRITE, lambda asked: UndeleteBlob(asked.name)),
     **{
         ("blob", method, "metadata"): _on_blob(
             sas.READ, lambda asked: GetBlobMetadata(asked.name, terms_of(asked.request))
@@ -990,7 +1067,6 @@ _OPERATIONS: dict[tuple[str, str, str], BlobOperation] = {
     **{
         ("blob", method, comp): _on_blob(sas.WRITE, _not_implemented)
         for method, comp in (
-            ("PUT", "undelete"),
             ("PUT", "expiry"),
             ("PUT", "incrementalcopy"),
             ("PUT", "immutabilitypolicies"),

@@ -16,6 +16,7 @@ from partita.blobs.rules.model import (
     BlockList,
     Container,
     ContainerListing,
+    FoundBlobs,
     LeaseFacts,
     Listing,
     PageRanges,
@@ -47,6 +48,7 @@ ENCRYPTION_SCOPE = "$account-encryption-key"
 
 _INFERRED_OF_SNAPSHOT = f"<AccessTier>{INFERRED_TIER}</AccessTier>"
 _INFERRED = f"{_INFERRED_OF_SNAPSHOT}<AccessTierInferred>true</AccessTierInferred>"
+_DELETED = "<Deleted>true</Deleted>"
 _WHICH = ("Committed", "Uncommitted", "Latest")
 _PLAIN_ROOT = re.compile(
     rb"""(?:\xef\xbb\xbf)?\s*(?:<\?xml[ ][^<>?&]{1,100}\?>)?\s*
@@ -146,7 +148,9 @@ def _blocks(blocks: Sequence[Block]) -> str:
 
 def print_page_list(pages: PageRanges) -> bytes:
     content = "".join(
-        f"<PageRange><Start>{page.first}</Start><End>{page.last}</End></PageRange>"
+        f"<ClearRange><Start>{page.first}</Start><End>{page.last}</End></ClearRange>"
+        if page.is_cleared
+        else f"<PageRange><Start>{page.first}</Start><End>{page.last}</End></PageRange>"
         for page in pages.ranges
     )
     if pages.next_first is not None:
@@ -171,15 +175,22 @@ def _container(container: Container, *, shows_metadata: bool) -> str:
     properties += _lease(container.lease)
     if container.access is not None:
         properties += text_element("PublicAccess", container.access)
-    properties += text_element("DefaultEncryptionScope", ENCRYPTION_SCOPE)
+    scope = container.encryption_scope or ENCRYPTION_SCOPE
+    properties += text_element("DefaultEncryptionScope", scope)
+    properties += text_element(
+        "DenyEncryptionScopeOverride", str(container.denies_other_scopes).lower()
+    )
     for name in (
-        "DenyEncryptionScopeOverride",
         "HasImmutabilityPolicy",
         "HasLegalHold",
         "ImmutableStorageWithVersioningEnabled",
     ):
         properties += text_element(name, "false")
-    content = text_element("Name", container.name) + element("Properties", properties)
+    content = text_element("Name", container.name)
+    if container.version is not None:
+        content += _DELETED + text_element("Version", container.version)
+        properties += _deleted_properties(container)
+    content += element("Properties", properties)
     if shows_metadata:
         content += _metadata(container.metadata)
     return element("Container", content)
@@ -202,6 +213,8 @@ def print_blobs(listing: Listing, endpoint: str, container: str, asked: Mapping[
 def _blob(blob: Blob, include: frozenset[str]) -> str:
     # A page has thousands of blobs: build one text per blob, not one call per element.
     snapshot = "" if blob.snapshot is None else f"<Snapshot>{blob.snapshot}</Snapshot>"
+    if blob.deleted_at is not None or blob.version is not None:
+        snapshot = _kept(blob, include) + snapshot
     rest = ""
     if "metadata" in include:
         rest = _metadata(blob.metadata)
@@ -211,6 +224,47 @@ def _blob(blob: Blob, include: frozenset[str]) -> str:
         f"<Blob>{_name(blob.name)}{snapshot}"
         f"<Properties>{_blob_properties(blob, include)}</Properties>{rest}<OrMetadata /></Blob>"
     )
+
+
+def _kept(blob: Blob, include: frozenset[str]) -> str:
+    """Return the elements of a blob that is a version, or deleted."""
+    text = _DELETED if blob.deleted_at is not None or blob.has_only_versions else ""
+    if blob.version is not None and not include.isdisjoint(("versions", "deletedwithversions")):
+        text += text_element("VersionId", blob.version)
+        if blob.is_current:
+            text += text_element("IsCurrentVersion", "true")
+    if blob.has_only_versions:
+        text += text_element("HasVersionsOnly", "true")
+    return text
+
+
+def _deleted_properties(deleted: Blob | Container) -> str:
+    deleted_at = http_date(deleted.deleted_at or 0)
+    return text_element("DeletedTime", deleted_at) + text_element(
+        "RemainingRetentionDays", str(deleted.days_left or 0)
+    )
+
+
+def print_found(found: FoundBlobs, endpoint: str, asked: Mapping[str, str]) -> bytes:
+    """Print the blobs of a search; `asked` are the parameters to repeat, by element."""
+    items = "".join(
+        element(
+            "Blob",
+            _name(each.name)
+            + text_element("ContainerName", each.container)
+            + (
+                ""
+                if each.version is None
+                else text_element("VersionId", each.version)
+                + text_element("IsCurrentVersion", "true")
+            )
+            + element("Tags", _tag_set(each.tags)),
+        )
+        for each in found.items
+    )
+    content = _repeated(asked, ("Where", "MaxResults", "Marker")) + element("Blobs", items)
+    content += text_element("NextMarker", found.next_marker or "")
+    return document("EnumerationResults", content, _attributes(endpoint))
 
 
 def _blob_properties(blob: Blob, include: frozenset[str]) -> str:
@@ -229,13 +283,17 @@ def _blob_properties(blob: Blob, include: frozenset[str]) -> str:
         parts.append(text_element("x-ms-blob-sequence-number", str(blob.sequence_number)))
     parts.append(f"<BlobType>{blob.kind}</BlobType>")
     parts.append(_tier(blob))
-    if blob.snapshot is None:
+    if blob.is_current:
         parts.append(_lease(blob.lease))
     if "copy" in include:
         parts += _copy(blob)
     if blob.is_sealed:
         parts.append("<Sealed>true</Sealed>")
     parts.append("<ServerEncrypted>true</ServerEncrypted>")
+    if blob.encryption_scope is not None:
+        parts.append(text_element("EncryptionScope", blob.encryption_scope))
+    if blob.deleted_at is not None:
+        parts.append(_deleted_properties(blob))
     if blob.tags:
         parts.append(f"<TagCount>{len(blob.tags)}</TagCount>")
     return "".join(parts)
@@ -261,7 +319,7 @@ def _tier(blob: Blob) -> str:
     if blob.tier is None:
         if blob.kind != "BlockBlob":
             return ""
-        return _INFERRED if blob.snapshot is None else _INFERRED_OF_SNAPSHOT
+        return _INFERRED if blob.is_current else _INFERRED_OF_SNAPSHOT
     text = text_element("AccessTier", blob.tier)
     if blob.tier == SMART_TIER:
         text += text_element("SmartAccessTier", INFERRED_TIER)
