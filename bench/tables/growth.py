@@ -69,7 +69,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(sizes, runs, report.save("growth", document))
-    return bool(options.demand) and any(word != "yes" for _, word in verdicts)
+    return bool(options.demand) and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:

@@ -165,7 +165,7 @@ def presigned(side: Side, workload: str, seconds: float) -> Iterator[Path]:
 
 def run_wrk(port: int, presigned_path: Path, clients: int, seconds: float) -> dict[str, int]:
     script = Path(__file__).with_name("presigned.lua")
-    words = [servers.install_wrk(), "--threads", "1", "--connections", str(clients)]
+    words = [servers.wrk(), "--threads", "1", "--connections", str(clients)]
     words += ["--duration", f"{max(1, round(seconds))}s", "--timeout", "60s", "--latency"]
     words += ["--script", str(script), f"http://127.0.0.1:{port}/"]
     environment = os.environ | {"PRESIGNED": str(presigned_path)}

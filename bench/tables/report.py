@@ -1,11 +1,13 @@
 """Tables on the terminal, JSON for later, plots for people."""
 
+import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,16 +32,34 @@ def run_script(main: Callable[[], bool]) -> None:
     sys.exit(1 if failed else 0)
 
 
+def read_options(
+    parser: argparse.ArgumentParser, quick_help: str, **quick: object
+) -> argparse.Namespace:
+    """Parse the arguments, also --demand and --quick, which sets the options given here."""
+    parser.add_argument("--quick", action="store_true", help=quick_help)
+    parser.add_argument("--demand", action="store_true", help="a missed target is a failure")
+    options = parser.parse_args()
+    if options.quick:
+        vars(options).update(quick)
+    return options
+
+
+def has_missed(verdicts: Iterable[tuple[str, str]]) -> bool:
+    """Return whether a target was missed."""
+    return any(word != "yes" for _, word in verdicts)
+
+
 def machine() -> dict[str, object]:
     """Describe where figures were taken; figures of two machines do not compare."""
     models = [line for line in _read("/proc/cpuinfo").splitlines() if "model name" in line]
+    wrk = shutil.which("wrk")
     return {
         "cpu": models[0].partition(":")[2].strip() if models else platform.processor(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "python": sys.version.split()[0],
-        "wrk": _first_line([servers.install_wrk(), "--version"]),
+        "wrk": _first_line([wrk, "--version"]) if wrk else None,
         "azurite": servers.azurite_version(),
     }
 

@@ -135,7 +135,7 @@ def read_options() -> Options:
 
 def start_sides(options: Options, work: Path, stack: ExitStack) -> list[Side]:
     """Start the servers on empty folders and load them; ours is the last of the list."""
-    servers.install_wrk()
+    servers.wrk()  # stop here if it is missing
     ours = servers.partita(work / "partita", options.ours_command)
     return load_sides(options, work, stack, ours)
 

@@ -81,7 +81,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(soak, report.save("soak", document))
-    return summary["refused"] > 0 or (options.demand and any(word != "yes" for _, word in verdicts))
+    return summary["refused"] > 0 or (options.demand and report.has_missed(verdicts))
 
 
 def read_options() -> argparse.Namespace:

@@ -176,7 +176,7 @@ class TableStoreConformance(ABC):
         found: list[list[Entity]] = []
         while True:
             page = await self.store.scan(table, span, residual, limit)
-            found.append(page.entities)
+            found.append(list(page.entities))
             if page.continuation is None:
                 return found
             assert page.continuation > span.lower or found[-1]

@@ -71,6 +71,7 @@ CHECKPOINT_BUSY_MS = 100
 LOCK_CHECK_SECONDS = 5.0
 """How often the lock of the folder is checked without a commit; each commit checks it too."""
 WRITER_CACHE_KIB = 64 * 1024
+_OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 
 T = TypeVar("T")
@@ -190,6 +191,11 @@ class Database:
     @property
     def is_writable(self) -> bool:
         return self._failure is None and not self._is_closing
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a transaction is open or being committed."""
+        return self._is_committing or self._writer.in_transaction
 
     @property
     def why_not_ready(self) -> str:
@@ -708,7 +714,12 @@ class Database:
 
     def _connect(self, cache_kib: int, map_bytes: int) -> apsw.Connection:
         name = str(self.folder / DATABASE_FILE) if self.folder else ":memory:"
-        connection = apsw.Connection(name, vfs=self.vfs)
+        flags = _OPEN_FLAGS
+        if not self._loop.get_debug():
+            # Each connection has one thread at a time, so that it needs no lock: a page of 1,000
+            # takes a tenth less. In debug mode it has one, by which apsw finds a second thread.
+            flags |= apsw.SQLITE_OPEN_NOMUTEX
+        connection = apsw.Connection(name, flags=flags, vfs=self.vfs)
         connection.set_busy_timeout(5000)
         if cache_kib:
             connection.pragma("cache_size", -cache_kib)

@@ -49,12 +49,19 @@ def check_tables(connection: apsw.Connection, expected: Schema) -> None:
     _refuse(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
 
 
-def check_all(connection: apsw.Connection, expected: Schema) -> None:
-    """Raise if the file has anything that is not expected; tables may be missing."""
+def check_all(connection: apsw.Connection, expected: Schema, earlier: Schema) -> None:
+    """Raise if the file has anything that is not expected; tables may be missing.
+
+    `earlier` has the tables of earlier formats.
+    """
     for each in _STATISTICS:
         name = each.removeprefix("CREATE TABLE ").partition("(")[0]
         expected = {**expected, ("table", name, name): _normalized(each)}
-    _refuse(key for key, sql in _read(connection).items() if expected.get(key) != sql)
+    _refuse(
+        key
+        for key, sql in _read(connection).items()
+        if sql not in (expected.get(key), earlier.get(key))
+    )
 
 
 def _read(connection: apsw.Connection) -> Schema:

@@ -100,8 +100,10 @@ decode_flat = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).d
 _decode_nested = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-_CHECKED = b"\x02"
+CHECKED = b"\x02"
 """The last byte of a stored document with a checksum."""
+CHECKSUM_BYTES = 5
+"""The checksum and this byte."""
 _LOW_32_BITS = 0xFFFFFFFF
 _SYSTEM_NAMES = frozenset({"PartitionKey", "RowKey", "Timestamp"})
 QUOTES_MAX = 4 * limits.BODY_MEMBERS_MAX
@@ -135,16 +137,32 @@ def ticks_of_etag(etag: str) -> int | None:
 
 def pack_document(ticks: int, document: bytes) -> bytes:
     """Return the stored form of a document."""
-    return document + crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) + _CHECKED
+    return document + crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) + CHECKED
 
 
 def unpack_document(ticks: int, stored: bytes) -> bytes | None:
     """Return the document of a stored form; None if it is damaged."""
-    if stored[-1:] != _CHECKED:
+    if stored[-1:] != CHECKED:
         return stored if stored[-1:] == b"}" else None  # format 1 has no checksum
-    document = stored[:-5]
-    is_sound = crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) == stored[-5:-1]
+    document = stored[:-CHECKSUM_BYTES]
+    is_sound = crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) == stored[-CHECKSUM_BYTES:-1]
     return document if is_sound else None
+
+
+class _Keys(msgspec.Struct, gc=False):
+    partition_key: str = msgspec.field(name="PartitionKey")
+    row_key: str = msgspec.field(name="RowKey")
+
+
+_decode_keys = msgspec.json.Decoder(_Keys).decode
+
+
+def key_in_document(document: bytes) -> EntityKey:
+    """Return the key that a document contains."""
+    # In a JSON text, each quote has a backslash before it, so that this is not part of a key.
+    end = document.index(b',"Timestamp":"', _TIME_START)
+    keys = _decode_keys(b"{%b}" % document[:end])
+    return EntityKey(keys.partition_key, keys.row_key)
 
 
 def stored_entity(partition_key: str, row_key: str, ticks: int, stored: bytes) -> Entity:
@@ -462,7 +480,7 @@ def _shape_of(names: tuple[str, ...], members: Mapping[str, object]) -> Shape:
             types[name[: -len(TYPE_SUFFIX)]] = name
         else:
             raise _bad_body()
-    is_checked = all(_is_property_name(name) for name in properties)
+    is_checked = all(is_property_name(name) for name in properties)
     found = tuple([(name, types.get(name)) for name in properties])
     shape = Shape(tuple(types.values()), found, is_checked)
     if (
@@ -476,7 +494,8 @@ def _shape_of(names: tuple[str, ...], members: Mapping[str, object]) -> Shape:
     return shape
 
 
-def _is_property_name(name: str) -> bool:
+def is_property_name(name: str) -> bool:
+    """Return whether a property can have this name."""
     try:
         check_property_name(name)
     except PartitaError:

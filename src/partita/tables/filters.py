@@ -139,6 +139,8 @@ _WORDS = {
     "-INF": Literal(edm.DOUBLE, -math.inf),
     "-Infinity": Literal(edm.DOUBLE, -math.inf),
 }
+RESERVED_WORDS = _KEYWORDS | _WORDS.keys() | {"null"}
+"""Words that are not names of properties."""
 _TICKS_FIRST = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * TICKS_PER_DAY
 
 

@@ -5,6 +5,8 @@ order of UTF-8. A range is half open; `after(text)` is the smallest text after `
 every inclusive or exclusive bound becomes one pair. U+0000 is not allowed in keys.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from partita.tables.entity import Entity, EntityKey
@@ -56,10 +58,12 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
 class Page(msgspec.Struct, frozen=True):
     """Entities in order, and the key where the next page starts (None: this is the last page)."""
 
-    entities: list[Entity]
+    entities: Sequence[Entity]
     continuation: EntityKey | None = None
     examined: int = 0
     """Entities that were read to find them: at least so many."""
     is_counted: bool = True
     """Whether `examined` is exact: so it is without a filter, and with one if the scan took more
     than 20 ms. Counting what a short scan reads would take half as long as the scan."""
+    index: str = ""
+    """The property whose learned index found the entities, if one did."""

@@ -58,7 +58,7 @@ def plan(node: Filter | None, within: KeyRange = _EVERYTHING) -> Plan:
     """Plan a query within a range of keys, such as that of a SAS."""
     conjuncts = [] if node is None else _conjuncts(node, negated=False)
     box = _box_of_all(conjuncts)
-    span = box.span().clip(within)
+    span = box.span() if within == _EVERYTHING else box.span().clip(within)
     if span.is_empty:
         return Plan(PlanKind.RANGE, _NOTHING)
     expressed = (PARTITION_KEY, ROW_KEY) if box.partition_keys.is_single else (PARTITION_KEY,)
@@ -181,7 +181,9 @@ _NO_KEYS = _Box(_NO_TEXTS)
 def _box_of_all(conjuncts: list[Filter]) -> _Box:
     box = _ALL_KEYS
     for each in conjuncts:
-        box = box.clip(_box_of(each))
+        part = _box_of(each)
+        if part is not _ALL_KEYS:
+            box = part if box is _ALL_KEYS else box.clip(part)
     return box
 
 

@@ -5,7 +5,7 @@ number of document bytes, or a time limit; its continuation is the next key.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice, starmap
 from operator import itemgetter
@@ -19,6 +19,8 @@ from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import EntityKey, stored_entity
 from partita.tables.filters import Filter, compile_filter, names_in
 from partita.tables.paging import KeyRange, Page, after
+from partita.tables.reading.documents import sound_entities
+from partita.tables.reading.learned_index import Candidates
 from partita.tables.store import Table
 from partita.ticks import Clock
 
@@ -37,7 +39,9 @@ FIRST_ROWS = 16
 """Rows that are read before their size is known: each may have 1 MiB."""
 
 Row = tuple[str, str, int, bytes]
-_document_of = itemgetter(3)
+_document_of = itemgetter(-1)
+_ROW = "pk, rk, ticks, document"
+_CONTENT = "ticks, document"
 
 
 class Scan:
@@ -64,11 +68,56 @@ class Scan:
 
     def read_plain(self, connection: apsw.Connection, limit: int) -> Page:
         """Read without a filter, in the caller's snapshot; at most `limit` entities."""
+        cursor = _select(connection, self._table, self._span, None, _CONTENT)
+        taken, is_all = _take(cursor, limit + 1)
+        found = sound_entities(taken)
+        if found is None:
+            return self.read_rows(connection, limit)  # which names the damaged one
+        if len(found) > limit:
+            return Page(found[:limit], found.key_of(limit), limit)
+        rest = None if is_all else _behind(self._span, found.key_of(-1))
+        return Page(found, rest.lower if rest else None, len(found))
+
+    def read_rows(self, connection: apsw.Connection, limit: int) -> Page:
+        """Read the same with the keys of the rows; raise if an entity is damaged."""
         rows, is_all = _take(_select(connection, self._table, self._span, None), limit + 1)
         if len(rows) > limit or is_all:
             return _page_of(rows, limit, min(len(rows), limit))
         rest = _behind(self._span, rows[-1])
         return Page(list(starmap(stored_entity, rows)), rest.lower if rest else None, len(rows))
+
+    def read_candidates(self, connection: apsw.Connection, candidates: Candidates) -> Page | None:
+        """Read what an index has found, in the caller's snapshot; None if an entity is damaged."""
+        residual, span = self._residual, self._span
+        assert residual is not None
+        where, parameters = where_of(self._table, span)
+        # The unary plus lets SQLite read each key, and not the range.
+        where = where.replace(" rk ", " +rk ")
+        cursor = connection.execute(
+            f"SELECT {_CONTENT} FROM entity WHERE {where}"  # noqa: S608 - only our own text
+            " AND rk IN (SELECT value FROM json_each(?)) ORDER BY rk",
+            (*parameters, candidates.row_keys),
+        )
+        taken, is_all = _take(cursor, candidates.count + 1)
+        found = sound_entities(taken)
+        if found is None:
+            return None
+        index, name = candidates.index, candidates.index.name
+        chosen: Sequence[int] = range(len(found))
+        if not candidates.is_exact:
+            matches, decode = compile_filter(residual), _decoder_of(names_in(residual))
+            documents = found.documents
+            chosen = [at for at in chosen if matches(decode(b"{%b" % documents[at]))]
+            if candidates.alone is not None and len(chosen) == candidates.count:
+                index.exact.add(candidates.alone)
+        if len(chosen) > self._limit:
+            follows = chosen[self._limit]
+            first = found.only(chosen[: self._limit])
+            return Page(first, found.key_of(follows), follows, index=name)
+        rest = None if is_all else _behind(span, found.key_of(-1))
+        if len(chosen) < len(found):
+            return Page(found.only(chosen), rest.lower if rest else None, len(found), index=name)
+        return Page(found, rest.lower if rest else None, len(found), index=name)
 
     def _read_filtered(self, connection: apsw.Connection, residual: Filter, seconds: float) -> Page:
         """Read the whole range within a short time limit; otherwise continue in steps.
@@ -190,13 +239,17 @@ def where_of(table: Table, span: KeyRange) -> tuple[str, tuple[Any, ...]]:
 
 
 def _select(
-    connection: apsw.Connection, table: Table, span: KeyRange, pushed: pushdown.Sql | None
+    connection: apsw.Connection,
+    table: Table,
+    span: KeyRange,
+    pushed: pushdown.Sql | None,
+    columns: str = _ROW,
 ) -> Any:
     where, parameters = where_of(table, span)
     if pushed is not None:
         where, parameters = f"{where} AND ({pushed[0]})", (*parameters, *pushed[1])
     return connection.execute(
-        f"SELECT pk, rk, ticks, document FROM entity WHERE {where} ORDER BY pk, rk",  # noqa: S608 - only our own text
+        f"SELECT {columns} FROM entity WHERE {where} ORDER BY pk, rk",  # noqa: S608 - only our own text
         parameters,
     )
 
@@ -209,9 +262,9 @@ def _count(connection: apsw.Connection, table: Table, span: KeyRange) -> int:
     return int(counted)
 
 
-def _take(cursor: Any, wanted: int) -> tuple[list[Row], bool]:
+def _take(cursor: Any, wanted: int) -> tuple[list[Any], bool]:
     """Read rows up to a count or the byte budget of a page; return whether these were all."""
-    rows: list[Row] = []
+    rows: list[Any] = []
     size = 0
     is_all = False
     count = min(wanted, FIRST_ROWS)
@@ -232,7 +285,7 @@ def _take(cursor: Any, wanted: int) -> tuple[list[Row], bool]:
     return rows[:fitting], is_all and fitting >= len(rows)
 
 
-def _behind(span: KeyRange, row: Row) -> KeyRange | None:
+def _behind(span: KeyRange, row: Row | EntityKey) -> KeyRange | None:
     rest = KeyRange(EntityKey(row[0], after(row[1])), span.upper)
     return None if rest.is_empty else rest
 

@@ -37,6 +37,12 @@ from partita.tables.expectations import ANYTHING, NOTHING
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 from partita.tables.pushdown import Described
+from partita.tables.reading.learned_index import (
+    LearnedIndexes,
+    Place,
+    conditions_of,
+    read_index,
+)
 from partita.tables.sqlite_scan import Scan, where_of
 from partita.tables.store import Decide, Expected, Statistics, Table
 from partita.ticks import Clock
@@ -120,6 +126,8 @@ class SqliteTableStore:
             self._tables[_folded(name)] = Table(identity, name)
         self._cursors: dict[apsw.Connection, apsw.Cursor] = {}
         """One per connection of the loop: a new cursor costs as much as binding the keys."""
+        self.indexes = LearnedIndexes(lambda: database.is_changing)
+        database.on_begin.append(lambda _connection: self.indexes.touched.clear())
         # Folders of older versions have their mark here; it is not updated any more.
         clock.not_before(
             database.reader.execute("SELECT value FROM setting WHERE name = 'ticks'").get or 0
@@ -189,6 +197,7 @@ class SqliteTableStore:
             connection.execute("INSERT INTO dropped VALUES (?)", (identity,))
         if (table := self._tables.get(folded)) is not None and table.id == identity:
             del self._tables[folded]
+            self.indexes.drop_table(table.id)
         self._start_purge()
 
     async def list_tables(self, start: str, limit: int) -> list[Table]:
@@ -198,6 +207,10 @@ class SqliteTableStore:
     # Entities
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
+        return self.get_now(table, key)
+
+    def get_now(self, table: Table, key: EntityKey) -> Entity | None:
+        """Read an entity on the loop, which takes some microseconds."""
         reader = self.database.reader_of_this_turn()
         cursor = self._cursors.get(reader) or self._cursor_of(reader)
         rows: list[Any] = cursor.execute(_GET, (table.id, *key)).fetchall()
@@ -217,9 +230,49 @@ class SqliteTableStore:
             page = scan.read_plain(self.database.reader_of_this_turn(), inline)
             if page.continuation is None or inline == limit:
                 return page
+        if residual is not None:
+            found = await self._scan_by_index(scan, table, span, residual)
+            if found is not None:
+                return found
         if self.database.folder is None:
             return await self.database.in_reader(partial(scan.read, seconds=MEMORY_SECONDS_MAX))
         return await self.database.in_reader(scan.read)
+
+    async def _scan_by_index(
+        self, scan: Scan, table: Table, span: KeyRange, residual: Filter
+    ) -> Page | None:
+        """Read a page by a learned index, which this scan may make; None if none helps."""
+        partition_key = span.lower.partition_key
+        whole = KeyRange.of_partition(partition_key)
+        # A range of row keys may be so short that reading it is cheaper.
+        conditions = conditions_of(residual) if span.upper == whole.upper else ()
+        if not conditions:
+            return None
+        place = (table.id, partition_key)
+        candidates = self.indexes.find(place, conditions)
+        if candidates is None:
+            if span != whole or not await self._make_index(place, conditions[0].name):
+                return None
+            candidates = self.indexes.find(place, conditions)
+            if candidates is None:
+                return None
+        if candidates.count <= INLINE_ENTITIES_MAX:
+            return scan.read_candidates(self.database.reader_of_this_turn(), candidates)
+        page = await self.database.in_reader(partial(scan.read_candidates, candidates=candidates))
+        # If the partition was changed meanwhile, the rows may be newer than the index.
+        return page if self.indexes.is_kept(place, candidates.index) else None
+
+    async def _make_index(self, place: Place, name: str) -> bool:
+        """Make an index if it is worth it; return whether it is kept."""
+        mark = self.indexes.to_make(place, name)
+        if mark is None:
+            return False
+        try:
+            index = await self.database.in_reader(partial(read_index, place=place, name=name))
+        except BaseException:
+            self.indexes.give_up(place, mark, name)
+            raise
+        return self.indexes.keep(place, mark, name, index)
 
     async def change(  # noqa: PLR0913 - see TableStore
         self,
@@ -236,13 +289,17 @@ class SqliteTableStore:
             async with self.database.change(
                 frees_space=frees_space, is_one_statement=True
             ) as connection:
+                self._touch((table.id, partition_key))
                 key = EntityKey(partition_key, row_keys[0])
                 expectation = expected()[0] if expected is not None else None
                 return self._change_one(connection, table, key, decide, expectation)
 
+        place = (table.id, partition_key)
+
         def change_here(
             connection: apsw.Connection, bytes_max: int | None = None
         ) -> Sequence[Entity | None]:
+            self._touch(place)
             before = _read(connection, table, partition_key, row_keys, bytes_max=bytes_max)
             entities = decide(before, self._clock.next())
             put = [entity for entity in entities if entity is not None]
@@ -268,7 +325,17 @@ class SqliteTableStore:
         async def change_alone(connection: apsw.Connection) -> Sequence[Entity | None]:
             return change_here(connection)
 
-        return await self.database.run_alone(change_alone, frees_space=frees_space)
+        self.indexes.hold(place)
+        try:
+            return await self.database.run_alone(change_alone, frees_space=frees_space)
+        finally:
+            self.indexes.release(place)
+
+    def _touch(self, place: Place) -> None:
+        """Drop the indexes of a partition that is about to change."""
+        self.indexes.touched.add(place)
+        if place in self.indexes.partitions:
+            self.indexes.drop(place)
 
     def _change_one(
         self,
@@ -303,6 +370,9 @@ class SqliteTableStore:
     def _cursor_of(self, connection: apsw.Connection) -> apsw.Cursor:
         cursor = self._cursors.get(connection)
         return cursor or self._cursors.setdefault(connection, connection.cursor())
+
+    def places(self, table: Table, span: KeyRange) -> Sequence[str]:  # noqa: ARG002 - one file
+        return ()
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = where_of(table, span)

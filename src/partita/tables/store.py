@@ -106,6 +106,10 @@ class TableStore(Protocol):
         """Return the size of a range; a store may estimate it."""
         ...
 
+    def places(self, table: Table, span: KeyRange) -> Sequence[str]:
+        """Name the ranges that have the keys, and their shards; empty if there is one place."""
+        ...
+
     async def close(self) -> None:
         """Finish accepted changes and release the files."""
         ...

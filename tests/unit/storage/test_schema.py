@@ -75,11 +75,11 @@ def test_all_objects_of_a_file_are_compared() -> None:
     connection = apsw.Connection(":memory:")
     connection.execute(FORMAT_SCHEMA.replace("(", " (\n").replace(",", " , "))
     connection.execute("ANALYZE")
-    check_all(connection, schema_of(FORMAT_SCHEMA, NOTES))
+    check_all(connection, schema_of(FORMAT_SCHEMA, NOTES), {})
 
     connection.execute("CREATE TABLE more (id)")
     connection.execute("CREATE VIEW seen AS SELECT 1")
 
     with pytest.raises(DamageError, match=r"not that of Partita: table 'more', view 'seen'\."):
-        check_all(connection, schema_of(FORMAT_SCHEMA, NOTES))
+        check_all(connection, schema_of(FORMAT_SCHEMA, NOTES), {})
     connection.close()

@@ -90,6 +90,9 @@ def test_document_without_a_checksum_gets_one_when_it_is_written(tmp_path: Path)
     database = tmp_path / ACCOUNT / "account.sqlite"
     with contextlib.closing(apsw.Connection(str(database))) as connection:
         connection.execute("UPDATE entity SET document = substr(document, 1, length(document) - 5)")
+        connection.execute("DROP INDEX blob_tagged; DROP INDEX blob_expires")
+        connection.execute("ALTER TABLE blob DROP COLUMN state")
+        connection.execute("ALTER TABLE blob DROP COLUMN expires_at")
         connection.execute("UPDATE format SET version = 1")
         connection.pragma("user_version", 0)  # no checksum of the format numbers either
 

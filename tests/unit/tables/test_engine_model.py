@@ -528,7 +528,7 @@ class EngineMachine(RuleBasedStateMachine):
             _, page = await self.engine.query(
                 name, parse(text), within=within, start=start, limit=limit
             )
-            pages.append(page.entities)
+            pages.append(list(page.entities))
             assert len(page.entities) <= limit
             if page.continuation is None:
                 return pages
@@ -609,7 +609,7 @@ class FolderMachine(EngineMachine):
 
 def runs(examples: int) -> settings:
     return settings(
-        max_examples=repeat(examples // 5, examples, examples * 30),
+        max_examples=repeat(examples // 5, examples // 2, examples * 30),
         stateful_step_count=40,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -569,7 +569,7 @@ def test_infinities_are_the_ends_of_the_doubles() -> None:
 
 
 @pytest.mark.repeated
-@settings(max_examples=repeat(100, 2000, 2000), deadline=None)
+@settings(max_examples=repeat(100, 800, 4000), deadline=None)
 @given(filters())
 def test_closure_decides_as_the_obvious_interpreter_does(tree: Filter) -> None:
     matches = compile_filter(tree)

@@ -33,6 +33,7 @@ from partita.tables.entity import Entity, EntityKey, etag_of
 from partita.tables.filters import PARTITION_KEY, ROW_KEY
 from partita.tables.operations import Insert
 from partita.tables.paging import Page
+from partita.tables.reading.documents import StoredEntities, printed_keys
 from partita.tables.store import Table
 
 Headers = list[tuple[str, str]]
@@ -193,6 +194,10 @@ def part_of_error(
 # Entities and tables as JSON
 
 
+_BOTH_KEYS = (PARTITION_KEY, ROW_KEY)
+"""The properties that verbs which count ask for, as they are printed in documents."""
+
+
 class View(msgspec.Struct, frozen=True, gc=False):
     """The format of an answer: its root, metadata level and properties."""
 
@@ -240,7 +245,14 @@ def entity_page(entities: Sequence[Entity], view: View) -> bytes:
     if not entities:
         return front + b"]}"
     if view.level is Level.MINIMAL and view.select is None:
-        documents = [entity.document for entity in entities]
+        documents = (
+            list(entities.documents)
+            if isinstance(entities, StoredEntities)
+            else [entity.document for entity in entities]
+        )
+    elif view.select == _BOTH_KEYS and view.has_keys_only and isinstance(entities, StoredEntities):
+        has_etag = view.level is not Level.NONE
+        documents = [printed_keys(each, has_etag=has_etag) for each in entities.documents]
     elif view.has_keys_only:
         documents = [_key_members(entity, view) for entity in entities]
     else:

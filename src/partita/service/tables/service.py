@@ -57,6 +57,7 @@ from partita.service.tables.calls import (
     SetTablePolicies,
     SetTableProperties,
 )
+from partita.service.tables.point_reads import read_point
 from partita.service.tables.wire import (
     Batch,
     Resource,
@@ -83,6 +84,8 @@ QUERY_CHARACTERS_PER_TURN = 4096
 BODY_BYTES_PER_TURN = 128 * 1024
 """Bytes of the parts of a batch that are decoded in one turn of the event loop."""
 PARTS_PRINTED_PER_TURN = 50
+EXPLAINED_RANGES_MAX = 20
+"""Ranges of a fleet that the explanation of a query names."""
 _SCANS = frozenset({plan.PlanKind.MULTI_PARTITION, plan.PlanKind.TABLE})
 _BATCH = "EntityGroupTransaction"
 _XML = ("Content-Type", "application/xml")
@@ -97,6 +100,7 @@ class TableService:
     name = "table"
     default_version = DEFAULT_VERSION
     allows_anonymous = False
+    read_now = staticmethod(read_point)
 
     def __init__(self, accounts: Accounts, clock: Clock) -> None:
         self._accounts = accounts
@@ -175,8 +179,11 @@ class TableService:
                 response = await computed(count, answers.page_answer, page, call, root, name)
                 if authorized.request.headers.get("x-partita-explain") == "true":
                     examined = await _examined(tables, call, chosen, page)
-                    response.headers.append(("x-partita-plan", plan.describe(chosen)))
+                    described = plan.describe(chosen) + (page.index and f" index: {page.index}")
+                    response.headers.append(("x-partita-plan", described))
                     response.headers.append(("x-partita-examined", str(examined)))
+                    if places := await _places(tables, call.table, chosen):
+                        response.headers.append(("x-partita-ranges", places))
                 kind = HEAT_SCAN if chosen.kind in _SCANS else HEAT_READ
                 first, last = _read_range(chosen.span.lower, call.start, page)
                 entities = max(len(page.entities), page.examined)
@@ -349,10 +356,20 @@ async def _examined(tables: TableEngine, call: QueryEntities, chosen: plan.Plan,
     """Return how many entities a query has read, counted: for an explanation."""
     span = chosen.span if call.start is None else chosen.span.starting_at(call.start)
     span = KeyRange(span.lower, page.continuation or span.upper)
+    if page.index:
+        return page.examined
     if chosen.residual is None or span.is_empty:
         return len(page.entities)
     table = await tables.require_table(call.table)
     return (await tables.store.statistics(table, span)).entities
+
+
+async def _places(tables: TableEngine, name: str, chosen: plan.Plan) -> str:
+    """Return which ranges of a fleet a query reads, and their shards: for an explanation."""
+    table = await tables.require_table(name)
+    places = tables.store.places(table, chosen.span)
+    more = len(places) - EXPLAINED_RANGES_MAX
+    return ", ".join(places[:EXPLAINED_RANGES_MAX]) + (f", {more} more" if more > 0 else "")
 
 
 def _note(request: Request, account: Account, call: Call) -> Observed:

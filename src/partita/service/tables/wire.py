@@ -55,7 +55,7 @@ from partita.tables.entity import (
     parse_object,
     refuse_repeated_members,
 )
-from partita.tables.filters import parse, parse_table_filter
+from partita.tables.filters import parse_table_filter
 from partita.tables.operations import (
     ANY_ETAG,
     Delete,
@@ -66,6 +66,7 @@ from partita.tables.operations import (
     Operation,
     Replace,
 )
+from partita.tables.reading.usual_filters import read_filter
 from partita.tables.system_tables import find_system_table
 
 KEYS_IN_ADDRESS_MAX = 16
@@ -331,7 +332,7 @@ def _decode_entity(
     request: Request, method: str, table: str, key: EntityKey, options: Mapping[str, str]
 ) -> Call:
     if method == "GET" and not options:
-        return GetEntity(table, key, None, _level_of(request.headers.get("accept", "")))
+        return GetEntity(table, key, None, media_level(request.headers.get("accept", "")))
     _refuse_comp(options)
     if method == "GET":
         _refuse_unsupported(options)
@@ -369,7 +370,7 @@ def _decode_entity_set(
         _refuse_unsupported(options)
         return QueryEntities(
             table,
-            parse(options.get("$filter", "")),
+            read_filter(options["$filter"]) if "$filter" in options else None,
             select_of(options),
             top_of(options),
             start_of(options),
@@ -534,11 +535,12 @@ def preference_of(request: Request) -> str | None:
 
 def level_of(request: Request, options: Mapping[str, str]) -> Level:
     """Return the metadata level of the answer; `$format` takes precedence over Accept."""
-    return _level_of(options.get("$format") or request.headers.get("accept", ""))
+    return media_level(options.get("$format") or request.headers.get("accept", ""))
 
 
 @lru_cache(maxsize=256)
-def _level_of(media_types: str) -> Level:
+def media_level(media_types: str) -> Level:
+    """Return the metadata level that an Accept header or `$format` asks for."""
     wanted = media_types.lower().replace(" ", "")
     if "atom" in wanted and "json" not in wanted:
         raise InvalidRequestError(

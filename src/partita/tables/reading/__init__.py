@@ -1,0 +1,1 @@
+"""Faster ways to read filters, and pages of entities; tests compare them with the general ones."""
