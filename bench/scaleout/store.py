@@ -28,7 +28,7 @@ from partita.tables.edm import Members
 from partita.tables.entity import EntityKey, pack_document, parse_body
 from partita.tables.expectations import expectation_of
 from partita.tables.operations import EntityGroup, Insert, InsertOrReplace
-from partita.tables.pushdown import describe, marks_of
+from partita.tables.pushdown import Described, columns_of, describe, marks_of
 from partita.tables.store import Table, TableStore
 
 CLIENTS = 16
@@ -56,8 +56,10 @@ def key_of(number: int) -> EntityKey:
 
 
 def properties_of(number: int, version: int = 0) -> Members:
-    """Return the properties of the entities of the table benchmarks."""
-    return parse_body(workload.entity(number, version)).properties
+    """Return the properties of the entities of the table benchmarks, as a server reads them."""
+    read = Described(parse_body(workload.entity(number, version)).properties)
+    read.columns = columns_of(Members(read))
+    return read
 
 
 def measure(

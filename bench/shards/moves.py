@@ -93,7 +93,7 @@ def main() -> bool:
     verdicts = judge(options, figures)
     print_report(figures, verdicts)
     save_report(options, figures, verdicts)
-    return options.demand and any(word != "yes" for _, word in verdicts)
+    return options.demand and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:

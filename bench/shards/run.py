@@ -61,7 +61,7 @@ def main() -> bool:
     report.print_verdicts(verdicts)
     save_report(options, figures, verdicts)
     have_moves_failed = "moves" in options.only and run_moves(options)
-    return have_moves_failed or (options.demand and any(word != "yes" for _, word in verdicts))
+    return have_moves_failed or (options.demand and report.has_missed(verdicts))
 
 
 def read_options() -> argparse.Namespace:

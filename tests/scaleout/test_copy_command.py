@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from partita.cli.main import main
+from partita.local_postgres import CLUSTER_FOLDER, POSTGRES_FOLDER
 from partita.scaleout.copying.copier import Copier
 from support.copying import Place
 from support.live import LiveServer
@@ -62,7 +63,7 @@ def test_a_dry_run_counts_and_changes_nothing(folder: Path, place: Place, capsys
 
     found = json.loads(capsys.readouterr().out)
     assert (found["account"], found["tables"], found["entities"]) == (place.account, 2, 159)
-    assert (found["queues"], found["messages"], found["containers"]) == (2, 12, 2)
+    assert (found["queues"], found["messages"], found["containers"]) == (2, 12, 3)
     assert found["content_bytes"] > 0
     assert copy(place.url, folder, place, "--account", place.account) == 2
     assert "has no such account" in capsys.readouterr().err
@@ -113,6 +114,60 @@ def test_an_incomplete_copy_is_not_served_and_can_be_abandoned(
     assert copy(folder, back, place, "--abandon") == 0
     assert "it is empty again" in capsys.readouterr().out
     assert copy(folder, back, place) == 0
+
+
+def copy_local(source: object, target: object, *flags: str) -> int:
+    return main(["account", "copy", str(source), "--to", str(target), "--quiet", *flags])
+
+
+@pytest.mark.proof
+def test_an_account_is_copied_to_the_database_of_a_local_server_and_back(
+    folder: Path, place: Place, tmp_path: Path, capsys: Capture
+) -> None:
+    local, back = tmp_path / "local", tmp_path / "back"
+
+    assert copy_local(folder, f"local:{local}") == 0
+    flags = ["--path", str(local), "--store", "postgres", "--local"]
+    server = LiveServer(tmp_path, *flags, *account_flags(place, tmp_path))
+    try:
+        capsys.readouterr()
+        assert copy_local(f"local:{local}", back) == 2
+        refusal = capsys.readouterr().err
+    finally:
+        server.stop()
+    assert copy_local(f"local:{local}", back, "--account", place.account) == 0
+
+    assert "in use" in refusal
+    assert f"local:{local}, account {place.account} to folder" in capsys.readouterr().out
+    before = described_in(Place(folder=str(folder / place.account)))
+    assert described_in(Place(folder=str(back / place.account))) == before
+
+
+def test_a_folder_without_a_database_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    assert copy_local(f"local:{tmp_path}", tmp_path / "back") == 2
+
+    assert "holds no database of serve --local" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("account", "backup", "--to", "backup", "--connect"),
+        ("verify", "--connect"),
+        ("tables", "list", "--path"),
+        ("heat", "--connect"),
+        ("query", "--connect"),
+        ("import", "Orders", "orders.jsonl", "--connect"),
+    ],
+)
+def test_the_folder_of_a_local_database_is_told_from_one_of_accounts(
+    words: tuple[str, ...], tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / POSTGRES_FOLDER / CLUSTER_FOLDER).mkdir(parents=True)
+
+    assert main([*words, str(tmp_path)]) == 2
+
+    assert f"partita account copy local:{tmp_path} --to FOLDER" in capsys.readouterr().err
 
 
 @pytest.mark.proof

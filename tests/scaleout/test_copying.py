@@ -95,6 +95,27 @@ async def test_a_round_trip_through_postgresql_changes_nothing(
             await engines.queues.delete("jobs", message.id, message.receipt)
 
 
+async def test_what_is_kept_of_deleted_blobs_and_containers_can_be_restored_in_a_copy(
+    folder: Place, database: Place
+) -> None:
+    async with opened(folder) as engines:
+        await fill(engines)
+
+    await copy(folder.source(), database.target())
+
+    async with opened(database) as engines:
+        await engines.blobs.undelete_blob(BlobName("photos", "deleted"))
+        listing = await engines.blobs.containers.list_containers(with_deleted=True)
+        [version] = [each.version for each in listing.items if each.name == "deleted"]
+        assert version is not None
+        await engines.blobs.containers.restore_container("deleted", version)
+        opened_blob = await engines.blobs.open_blob(BlobName("photos", "deleted"))
+        assert b"".join([part async for part in opened_blob.content]) == LARGE + b"deleted"
+        await opened_blob.content.close()
+        found = await engines.blobs.searches.find_blobs("tag = 'value'", container="deleted")
+        assert [each.name for each in found.items] == ["kept"]
+
+
 @pytest.mark.proof
 async def test_a_copy_of_postgresql_has_everything(database: Place, back: Place) -> None:
     async with opened(database) as engines:

@@ -46,7 +46,7 @@ async def check_kills(source: Place, targets: list[Place], moments: list[int]) -
 
 def chosen(moments: int) -> list[int]:
     """Choose moments: each copy has another choice."""
-    count = repeat(quick=2, proof=8, soak=40)
+    count = repeat(quick=2, proof=4, soak=40)
     return sorted(random.sample(range(2, moments - 1), min(count, moments - 3)))
 
 

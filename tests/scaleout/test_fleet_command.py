@@ -32,6 +32,7 @@ def test_init_creates_the_schema_and_a_role_once(capsys: pytest.CaptureFixture[s
         "previous": VERSION,
         "role": role,
         "is_role_new": False,
+        "shards": [],
     }
     assert printed.err == ""
 
@@ -82,3 +83,54 @@ def test_a_password_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
         printed = capsys.readouterr()
         assert printed.err.startswith("partita: ")
         assert "secret" not in printed.err + printed.out
+
+
+def test_init_adds_shards_once_and_tables_go_to_them(capsys: pytest.CaptureFixture[str]) -> None:
+    catalog, one, two = (empty_url() for _ in range(3))
+    role = f"role_{uuid.uuid4().hex[:8]}"
+    words = ["fleet", "init", catalog, "--durability", "fast", "--role", role, "--json"]
+
+    assert main([*words, "--shard", one]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["shards"]] == ["shard-1"]
+    assert main([*words, "--shard", one, "--shard", two]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["shards"]] == ["shard-2"]
+
+    assert main(["fleet", "status", catalog, "--json"]) == 0
+    shards = json.loads(capsys.readouterr().out)["shards"]
+    assert [(each["name"], each["state"]) for each in shards] == [
+        ("catalog", "draining"),
+        ("shard-1", "open"),
+        ("shard-2", "open"),
+    ]
+    for url in (one, two):
+        allowed = "SELECT has_table_privilege(%s, 'partita.entity', 'INSERT')"
+        assert run_sql(url, allowed.replace("%s", f"'{role}'")) == [(True,)]
+
+
+def test_a_shard_is_drained_removed_and_the_fleet_verified(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    catalog, shard = empty_url(), empty_url()
+    flags = ["--connect", catalog, "--durability", "fast"]
+    assert main(["fleet", "init", *flags]) == 0
+    assert main(["fleet", "add", shard, "--name", "east", *flags]) == 0
+    capsys.readouterr()
+
+    assert main(["fleet", "verify", *flags]) == 0
+    assert capsys.readouterr().out == "0 ranges with 0 entities: all keys have one owner.\n"
+    assert main(["fleet", "reconcile", "east", *flags]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert main(["fleet", "mark", "before", "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["places"].keys() == {"catalog", "east"}
+    assert main(["fleet", "upgrade", *flags]) == 0
+    assert main(["fleet", "drain", "east", *flags]) == 0
+    assert main(["fleet", "remove", "east", *flags]) == 0
+    assert main(["fleet", "resume", "--json", *flags]) == 0
+    capsys.readouterr()
+
+    assert main(["fleet", "drain", "east", *flags]) == 2
+    assert main(["fleet", "split", "Staff", "--at", "m", *flags]) == 2
+    assert main(["fleet", "move", "7", "--to", "east", *flags]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in errors] == ["partita"] * 3
+    assert "`partita fleet ranges` lists them" in errors[2]

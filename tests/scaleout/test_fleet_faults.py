@@ -60,7 +60,7 @@ def test_clocks_hours_apart_are_not_ready_and_not_in_the_etags(tmp_path: Path) -
     assert_whole(scenarios.clocks(a_run(tmp_path)))
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_stamps_by_wrong_clocks_are_caught(tmp_path: Path) -> None:
     assert scenarios.clocks(a_run(tmp_path, is_broken=True)).violations
 
@@ -75,7 +75,7 @@ def test_an_acknowledged_wait_that_was_cancelled_is_caught(tmp_path: Path) -> No
     assert standby(a_run(tmp_path, is_broken=True)).violations
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_nothing_is_lost_behind_pgbouncer(tmp_path: Path) -> None:
     for name, reason in scenarios.SKIPPED.items():
         pytest.skip(f"{name}: {reason}")

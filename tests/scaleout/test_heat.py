@@ -22,7 +22,7 @@ from partita.scaleout.schema import heat as heat_schema
 from partita.scaleout.schema import versions
 from partita.scaleout.schema.install import install
 from partita.ticks import TICKS_PER_SECOND
-from support.catalog_databases import empty_url, shared_url, url_of
+from support.catalog_databases import TO_1_2, empty_url, shared_url, url_of
 from support.weak_server import run_sql
 
 MINUTE = 60 * TICKS_PER_SECOND
@@ -95,6 +95,7 @@ async def test_a_database_of_the_first_version_is_upgraded() -> None:
     await install(url)
     run_sql(
         url,
+        *TO_1_2,
         "DROP TABLE partita.heat, partita.heat_live, partita.removed",
         "UPDATE partita.schema_version SET minor = 0",
     )

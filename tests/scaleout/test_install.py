@@ -2,17 +2,21 @@
 
 import asyncio
 import uuid
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from partita.blobs.rules.model import BlobName, Properties, Retention
 from partita.errors import ConfigurationError, FormatVersionError, PartitaError
 from partita.scaleout.connections.session import SETTINGS
 from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema import versions
 from partita.scaleout.schema.install import install
-from support.catalog_databases import empty_url, url_of
+from support.catalog_databases import TO_1_2, TO_1_3, empty_url, url_of
+from support.postgres_blobs import folder_url
 from support.weak_server import run_sql
+from support.whole_accounts import postgres_account
 
 VERSION = (versions.MAJOR, versions.MINOR)
 OBJECTS = """
@@ -60,7 +64,8 @@ async def test_an_upgrade_is_one_transaction(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_database_of_version_1_1_is_upgraded_with_its_role() -> None:
     url, role = empty_url(), f"front_end_{uuid.uuid4().hex[:8]}"
     await install(url)
-    run_sql(url, "DROP TABLE partita.removed", "UPDATE partita.schema_version SET minor = 1")
+    run_sql(url, *TO_1_2, "DROP TABLE partita.removed")
+    run_sql(url, "UPDATE partita.schema_version SET minor = 1")
 
     done = await install(url, role=role)
 
@@ -68,6 +73,27 @@ async def test_a_database_of_version_1_1_is_upgraded_with_its_role() -> None:
     assert run_sql(
         url, f"SELECT has_table_privilege('{role}', 'partita.removed', 'SELECT, INSERT, DELETE')"
     ) == [(True,)]
+
+
+async def test_blobs_with_tags_are_found_after_an_upgrade_from_1_3(tmp_path: Path) -> None:
+    url, account = empty_url(), "tagged"
+    await install(url)
+    objects = folder_url(tmp_path)
+    name = BlobName("photos", "a")
+    async with postgres_account(url, account, objects) as engines:
+        await engines.blobs.containers.create_container("photos")
+        await engines.blobs.put_blob(name, b"1", properties=Properties(tags={"t": "1"}))
+        await engines.blobs.put_blob(BlobName("photos", "b"), b"2")
+    run_sql(url, *TO_1_3, "UPDATE partita.schema_version SET minor = 3")
+
+    await install(url)
+
+    async with postgres_account(url, account, objects) as engines:
+        found = await engines.blobs.searches.find_blobs("t = '1'")
+        assert [each.name for each in found.items] == ["a"]
+        engines.blobs.keeper.retention = Retention(blob_days=1)
+        await engines.blobs.delete_blob(name)
+        await engines.blobs.undelete_blob(name)
 
 
 async def test_a_newer_database_is_refused_by_init_and_by_an_older_front_end() -> None:

@@ -35,7 +35,7 @@ class OnPostgresInSmallPieces(OnPostgres, SmallPieces):
 
 
 _settings = settings(
-    max_examples=repeat(10, 30, 300),
+    max_examples=repeat(10, 12, 300),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

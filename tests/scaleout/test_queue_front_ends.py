@@ -9,7 +9,7 @@ from support.queue_databases import OpenQueues
 from support.queue_ledger import QUEUE, Clients, Ledger
 from support.repeats import repeat
 
-SECONDS = repeat(1.0, 20.0, 300.0)
+SECONDS = repeat(1.0, 8.0, 300.0)
 BROKEN_SECONDS = 60.0
 """At most: it ends when the ledger is wrong."""
 

@@ -18,7 +18,7 @@ from support.queue_ledger import HIDDEN_SECONDS, QUEUE
 from support.repeats import repeat
 
 PROGRAM = Path(__file__).with_name("queue_front_end.py")
-KILLS = repeat(4, 20, 200)
+KILLS = repeat(4, 10, 200)
 HASTY_KILLS = 40
 DRAIN_HIDDEN_SECONDS = 3600
 

@@ -104,7 +104,7 @@ def test_no_value_is_lost_by_any_comparison(
 
 
 @pytest.mark.repeated
-@settings(max_examples=repeat(60, 1000, 3000), deadline=None)
+@settings(max_examples=repeat(60, 400, 3000), deadline=None)
 @given(tree=filters(), dialect=st.sampled_from(sorted(DIALECTS)))
 def test_no_entity_is_lost_by_any_filter(many: Described, tree: Filter, dialect: str) -> None:
     assert many.candidates(tree, DIALECTS[dialect]) >= many.matches(tree)
@@ -167,7 +167,7 @@ def keys(cursor: Cursor) -> Cursor:
     return cursor
 
 
-@settings(max_examples=repeat(60, 1000, 3000), deadline=None)
+@settings(max_examples=repeat(60, 400, 3000), deadline=None)
 @given(lower=st.tuples(BOUND_TEXTS, BOUND_TEXTS), upper=st.none() | st.tuples(*[BOUND_TEXTS] * 2))
 def test_bounds_with_nul_have_the_keys_of_their_range(
     keys: Cursor, lower: tuple[str, str], upper: tuple[str, str] | None

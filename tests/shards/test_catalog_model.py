@@ -335,7 +335,7 @@ class PostgresCatalogMachine(CatalogMachine):
 def test_a_map_on_sqlite_is_like_its_model() -> None:
     run_state_machine_as_test(
         CatalogMachine,
-        settings=settings(max_examples=repeat(3, 10, 400), stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=repeat(3, 5, 400), stateful_step_count=30, deadline=None),
     )
 
 
@@ -344,5 +344,5 @@ def test_a_map_on_sqlite_is_like_its_model() -> None:
 def test_a_map_on_postgresql_is_like_its_model() -> None:
     run_state_machine_as_test(
         PostgresCatalogMachine,
-        settings=settings(max_examples=repeat(1, 3, 60), stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=repeat(1, 2, 60), stateful_step_count=30, deadline=None),
     )

@@ -352,6 +352,27 @@ def test_the_schema_of_one_map_is_replaced_and_those_of_others_are_not(
     assert schemas == {"tenants": post, "others": blog, "bare": None}
 
 
+def test_a_schema_that_another_process_stores_is_read_with_the_map(
+    catalog_urls: NewDatabase,
+) -> None:
+    metadata = MetaData()
+    Table("blog", metadata, Column("tenant_id", Integer, primary_key=True))
+    schema = ShardedSchema(metadata, keys={"blog": "tenant_id"})
+    url = catalog_urls("catalog")
+    with ShardMapManager.create(url) as first, ShardMapManager.open(url) as second:
+        made = first.create_range_map("tenants", key=int)
+        other = second.get_map("tenants")
+        other.set_schema(schema)
+
+        assert first.get_map("tenants") is made
+        assert made.schema == schema
+
+        other.set_schema(None)
+        assert made.read_schema() is None
+        other.set_schema(schema)
+        assert other.read_schema() is schema
+
+
 def test_a_schema_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
     metadata = MetaData()
     Table("blog", metadata, Column("tenant_id", Integer, primary_key=True))

@@ -67,7 +67,7 @@ POINTS = [
 ]
 MOST_POINTS = [point for point in POINTS if IS_SOAK or not point.endswith(("done", "ing"))]
 """The end of one step and the beginning of the next differ by nothing but the record."""
-MOMENTS = repeat(1, 3, 40)
+MOMENTS = repeat(1, 2, 40)
 TAKEN_BACK = [point for point in POINTS if not point.startswith("clean_up")]
 CANCEL_POINTS = (
     "cancel begins",

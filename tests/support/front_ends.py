@@ -52,7 +52,7 @@ class OwningStore(PostgresTableStore):
     """A store that closes its front end."""
 
     def __init__(self, fleet: Fleet, account_id: int) -> None:
-        super().__init__(account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool)
+        super().__init__(account_id, fleet.catalog, fleet.clock, fleet.places)
         self.fleet = fleet
         self._is_closed = False
 

@@ -55,7 +55,7 @@ def test_a_server_runs_from_and_in_a_folder_that_other_users_cannot_enter(privat
 def test_a_missing_wheel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'partita\[fleet\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\./partita\[fleet\]'"):
         LocalPostgres(tmp_path).start()
 
 

@@ -8,6 +8,7 @@ the clocks, renews the slot, and reclaims the space of dropped tables.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -18,7 +19,7 @@ import msgspec
 
 from partita.blobs.store.contract import BlobStore
 from partita.clock import SystemClock
-from partita.errors import InDoubtError, PartitaError
+from partita.errors import InDoubtError, PartitaError, StoreBusyError, UnavailableError
 from partita.metrics.store_meter import StoreMeter
 from partita.queues.store import QueueStore
 from partita.scaleout.blobs.contents import Contents
@@ -27,13 +28,14 @@ from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX, FleetClock
 from partita.scaleout.catalog.heat import FleetHeat
 from partita.scaleout.catalog.purge import fold_removed, purge_tables
+from partita.scaleout.catalog.shards import HOME, Shard, Shards
 from partita.scaleout.catalog.slots import Slots
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.queues.postgres_store import QueueDatabase
+from partita.scaleout.tables.places import Places
 from partita.scaleout.tables.postgres_store import PostgresTableStore
-from partita.scaleout.tables.trips import Trips
 from partita.storage.durability import Durability
 from partita.tables.store import TableStore
 from partita.ticks import TICKS_PER_SECOND, Clock
@@ -82,17 +84,18 @@ class Fleet:
         self.meter = StoreMeter()
         self.meter.store_bytes = lambda: self._database_bytes
         self._database_bytes = 0
-        """The size of the database when it was last asked for."""
-        """The trips and the connections of all accounts."""
+        """The size of all reachable databases when they were last asked for."""
         self.blob_store = blob_store
         """The URL of the object store of long blobs; None: there is none."""
         self.contents: Contents | None = None
         """What the blob stores share, once it is open."""
         self.pool = Pool(connector, waits=self.meter.connection_wait_seconds)
         """For scans, long groups and transactions of the stores."""
-        self.trips = Trips(connector, self.pool, self.meter)
-        """For reads and changes of entities."""
         self._catalog_pool = Pool(connector, links_max=CATALOG_LINKS_MAX)
+        self.shards = Shards(connector, self.pool)
+        """The databases that have the ranges of tables."""
+        self.places = Places(self.shards, self.meter)
+        """For reads and changes of entities, by shard."""
         self.clock = FleetClock(
             clock or SystemClock(), lease_clock=SystemClock(), checks_clock=checks_clock
         )
@@ -107,12 +110,14 @@ class Fleet:
         """How many front ends are alive."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called if the background work ended by an error that is a fault of the program."""
-        self.catalog = Catalog(connector, self._catalog_pool)
+        self.catalog = Catalog(connector, self._catalog_pool, self.shards)
         self.heat = FleetHeat(self._catalog_pool, self.id)
         """Where the load of tables is kept."""
         self._slots = Slots(self._catalog_pool, self.clock, self.id)
         self._trouble = ""
         """Why the last background work failed; empty if it did not."""
+        self._is_catalog_away = False
+        """Whether it failed because the catalog did not answer."""
         self._tasks: list[asyncio.Task[None]] = []
         self._stores: dict[str, Stores] = {}
 
@@ -162,7 +167,7 @@ class Fleet:
             account_id = await self.catalog.account_id(account_name)
             assert self.contents is not None
             built = Stores(
-                PostgresTableStore(account_id, self.catalog, self.clock, self.trips, self.pool),
+                PostgresTableStore(account_id, self.catalog, self.clock, self.places),
                 self.queues.store(account_id),
                 PostgresBlobStore(self.contents, account_id),
             )
@@ -188,6 +193,8 @@ class Fleet:
             )
         if not self.clock.has_slot:
             return "this front end has no slot"
+        if self._is_catalog_away and len(self.shards) > 1:
+            return ""  # known tables on other shards are served
         return self._trouble
 
     async def close(self) -> None:
@@ -196,7 +203,7 @@ class Fleet:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self.trips.close()
+        await self.places.close()
         await self.queues.close()
         if self.contents is not None:
             await self.contents.close()
@@ -205,6 +212,7 @@ class Fleet:
             await self._leave()
         except PartitaError as error:
             logger.warning("the slot was not given back: %s", error)
+        await self.shards.close()
         await self._catalog_pool.close()
         await self.pool.close()
 
@@ -221,18 +229,29 @@ class Fleet:
                 logger.warning("writes are not confirmed: %s", error)
             except PartitaError as error:
                 if not self._trouble:
-                    logger.warning("not ready: %s", error)
+                    logger.warning("the catalog refuses or does not answer: %s", error)
                 self._trouble = f"{error.code}: {error.message}"
+                self._is_catalog_away = isinstance(error, StoreBusyError)
 
     async def _keep_purging(self) -> None:
         while True:
             try:
                 await self._measure()
-                await fold_removed(self._catalog_pool)
-                await purge_tables(self._catalog_pool)
+                await self.catalog.close_dropped()
             except PartitaError as error:
                 logger.info("the purge goes on later: %s", error)
+            for shard in self.shards:
+                await self._purge(shard)
             await asyncio.sleep(PURGE_SECONDS)
+
+    async def _purge(self, shard: Shard) -> None:
+        """Reclaim space on one shard; the others do not wait for one that is away."""
+        pool = self._catalog_pool if shard.id == HOME else self.shards.pool(shard.id)
+        try:
+            await fold_removed(pool)
+            await purge_tables(pool)
+        except PartitaError as error:
+            logger.info("the purge of %s goes on later: %s", shard.name, error)
 
     async def _beat(self) -> None:
         if self._follows_catalog:  # first: the floor of a slot is a time, too
@@ -249,10 +268,15 @@ class Fleet:
         )
         self.front_ends = max(1, rows[0]["front_ends"])
         self._trouble = ""
+        self._is_catalog_away = False
 
     async def _measure(self) -> None:
-        rows = await self._catalog_pool.read(_SIZE)
-        self._database_bytes = rows[0]["bytes"]
+        sizes = 0
+        for shard in self.shards:
+            pool = self._catalog_pool if shard.id == HOME else self.shards.pool(shard.id)
+            with contextlib.suppress(UnavailableError):
+                sizes += (await pool.read(_SIZE))[0]["bytes"]
+        self._database_bytes = sizes
 
     async def _leave(self) -> None:
         if self.clock.lease is not None:

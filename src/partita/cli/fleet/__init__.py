@@ -1,1 +1,1 @@
-"""`partita fleet`: the PostgreSQL store of several front ends."""
+"""`partita fleet`: local fleets, ranges, shards, the balancer."""

@@ -1,20 +1,22 @@
-"""The verbs of `partita fleet`."""
+"""`partita fleet init` and `status`: the databases of a fleet, and its state."""
 
 import asyncio
-import os
+import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
+from partita.cli.fleet.changes import job_table, shard_table
+from partita.cli.fleet.opening import catalog_url, durability_of
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, Table
-from partita.cli.kit.target import CONNECT_VARIABLE
-from partita.errors import ConfigurationError, PartitaError
+from partita.errors import ConfigurationError, PartitaError, ShardExistsError
 from partita.scaleout.connections.checks import judge
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
+from partita.scaleout.control.control import Control
+from partita.scaleout.control.states import JobState, ShardState
 from partita.scaleout.schema import versions
 from partita.scaleout.schema.install import find_version, install
 from partita.storage.durability import Durability
@@ -40,6 +42,8 @@ class Prepared(Facts, frozen=True):
     previous: str | None
     role: str | None
     is_role_new: bool
+    shards: tuple[ShardState, ...] = ()
+    """Those that were added."""
 
     def lines(self) -> Iterator[Line]:
         if self.previous is None:
@@ -52,6 +56,8 @@ class Prepared(Facts, frozen=True):
             yield f"The role {self.role} may do what front ends need, and nothing else."
         if self.is_role_new:
             yield f"It is new and cannot log in: ALTER ROLE {self.role} LOGIN PASSWORD '...'"
+        for shard in self.shards:
+            yield f"{shard.name} ({shard.url}) is a shard of the fleet now."
 
 
 class ServerCheck(msgspec.Struct, frozen=True):
@@ -81,11 +87,14 @@ class Status(Facts, frozen=True):
     checks: list[ServerCheck]
     front_ends: list[FrontEnd]
     counts: dict[str, int]
+    shards: list[ShardState]
+    jobs: list[JobState]
 
     @property
     def exit_status(self) -> int:
         refused = any(each.verdict != "accepted" for each in self.checks)
-        return 1 if refused or not self.is_usable else 0
+        is_away = any(not each.is_reachable for each in self.shards)
+        return 1 if refused or is_away or not self.is_usable else 0
 
     def lines(self) -> Iterator[Line]:
         yield f"{self.url}: schema {self.version or 'not installed'}, needed {self.needed_version}"
@@ -102,23 +111,47 @@ class Status(Facts, frozen=True):
             ("front end", "slot", "seen (s ago)"),
             [(each.name, each.slot, f"{each.seen_seconds_ago:.0f}") for each in self.front_ends],
         )
+        yield shard_table(self.shards)
+        if self.jobs:
+            yield job_table(self.jobs)
 
 
 def init(given: Given) -> Prepared:
-    url = _url(given)
+    url = catalog_url(given)
     say = None if given.json else lambda step: print(f"partita: {step}", file=sys.stderr)
     done = asyncio.run(install(url, role=given.role, progress=say))
+    shards = asyncio.run(_add(given, url)) if given.shard else ()
     return Prepared(
         str(Location.parse(url)),
         _text(done.version),
         None if done.previous is None else _text(done.previous),
         done.role,
         done.is_role_new,
+        shards,
     )
 
 
+async def _add(given: Given, url: str) -> tuple[ShardState, ...]:
+    """Add the shards that the fleet does not have; the catalog's own database gets no new tables.
+
+    The role of front ends gets what it needs on all shards.
+    """
+    control = await Control.open(url, durability=durability_of(given))
+    try:
+        added = []
+        for each in given.shard:
+            with contextlib.suppress(ShardExistsError):
+                added.append(await control.add_shard(each))
+        home = (await control.shards())[0]
+        await control.drain(home.name)
+        await control.upgrade(role=given.role)
+    finally:
+        await control.close()
+    return tuple(added)
+
+
 def status(given: Given) -> Status:
-    return asyncio.run(_status(Location.parse(_url(given))))
+    return asyncio.run(_status(Location.parse(catalog_url(given))))
 
 
 async def _status(location: Location) -> Status:
@@ -128,17 +161,30 @@ async def _status(location: Location) -> Status:
         checks = [*_judged(link), await _locks(connector, link)]
         version = await find_version(link)
         known = version is not None and version[0] == versions.MAJOR
+        is_usable = version is not None and versions.is_usable(version)
+        can_open = is_usable and all(each.verdict != "refused" for each in checks)
+        shards, jobs = await _shards(location) if can_open else ([], [])
         return Status(
             str(location),
             None if version is None else _text(version),
             _text((versions.MAJOR, versions.MINOR)),
-            version is not None and versions.is_usable(version),
+            is_usable,
             checks,
             await _front_ends(link) if known else [],
             dict((await link.read(_COUNTS))[0]) if known else {},
+            shards,
+            jobs,
         )
     finally:
         await link.close()
+
+
+async def _shards(location: Location) -> tuple[list[ShardState], list[JobState]]:
+    control = await Control.open(location.url, durability=Durability.FAST)
+    try:
+        return await control.shards(), await control.jobs()
+    finally:
+        await control.close()
 
 
 def _judged(link: Link) -> Iterator[ServerCheck]:
@@ -163,17 +209,6 @@ async def _front_ends(link: Link) -> list[FrontEnd]:
         FrontEnd(row["name"], row["slot"], row["unseen"] / TICKS_PER_SECOND)
         for row in await link.read(_FRONT_ENDS)
     ]
-
-
-def _url(given: Given) -> str:
-    url: Any = given.url or os.environ.get(CONNECT_VARIABLE)
-    if not url:
-        raise ConfigurationError(
-            "ConnectionNotGiven",
-            "The database is not named.",
-            hint=f"Give postgresql://USER@HOST:PORT/DATABASE, or set {CONNECT_VARIABLE}.",
-        )
-    return str(url)
 
 
 def _text(version: tuple[int, int]) -> str:

@@ -9,7 +9,8 @@ the database (`range_own`), so knowledge that is too old is refused there: `refr
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,14 +18,17 @@ import msgspec
 from partita.errors import (
     ConfigurationError,
     PartitaError,
+    StoreBusyError,
     TableExistsError,
     TableNotFoundError,
+    UnavailableError,
 )
 from partita.policies import Policy
 from partita.refusals import not_found
 from partita.scaleout.catalog.ranges import Range, RangeMap
+from partita.scaleout.catalog.shards import Shards, read_shards
 from partita.scaleout.connections.link import Connector, Link
-from partita.scaleout.connections.pool import Pool
+from partita.scaleout.connections.pool import Pool, is_queueing
 from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.schema import versions
 from partita.tables.store import Table
@@ -39,12 +43,24 @@ CHANNEL = "partita_catalog"
 _VERSION = "SELECT version FROM partita.catalog_version"
 _TABLES = "SELECT id, account_id, name FROM partita.tables WHERE version > $1"
 _FIND = "SELECT id, account_id, name FROM partita.tables WHERE account_id = $1 AND folded = $2"
-_RANGES = "SELECT id, tid, lo, hi, epoch, shard FROM partita.range WHERE tid = ANY ($1)"
+_RANGES = (
+    "SELECT id, tid, lo, hi, epoch, shard FROM partita.range WHERE tid = ANY ($1) AND state <> 'd'"
+)
 _DROPPED = "SELECT tid FROM partita.dropped_table WHERE version > $1"
 _LIST = (
     "SELECT id, name FROM partita.tables WHERE account_id = $1 AND folded >= $2"
     " ORDER BY folded LIMIT $3"
 )
+_SETTING = "SELECT value FROM partita.setting WHERE account_id = $1 AND name = $2"
+_POLICIES = "SELECT policies FROM partita.tables WHERE id = $1"
+_NEW_RANGE = "SELECT tid, range_id, range_epoch FROM partita.new_range_1()"
+_OWN_RANGE = "SELECT partita.own_range_1($1, $2, '', NULL, $3)"
+_DISOWN_RANGE = "DELETE FROM partita.range_own WHERE id = $1"
+_ADD_TABLE = "SELECT at_version FROM partita.add_table_1($1, $2, $3, $4, $5, $6, $7)"
+_DROP_TABLE = "SELECT tid, at_version, shard FROM partita.drop_table_2($1, $2)"
+_DROPPED_RANGES = "SELECT DISTINCT tid, shard FROM partita.range WHERE state = 'd' ORDER BY tid"
+_CLOSE_TABLE = "SELECT partita.close_table_1($1)"
+_FORGET_RANGES = "DELETE FROM partita.range WHERE tid = $1 AND shard = $2 AND state = 'd'"
 _SETTINGS = "SELECT account_id, name, value FROM partita.setting WHERE version > $1"
 _ADD_ACCOUNT = "INSERT INTO partita.account (name) VALUES ($1) ON CONFLICT DO NOTHING"
 _ACCOUNT = """
@@ -61,9 +77,11 @@ T = TypeVar("T")
 class Catalog:
     """What one front end knows of the catalog; `start` it, or build it with `open`."""
 
-    def __init__(self, connector: Connector, pool: Pool) -> None:
+    def __init__(self, connector: Connector, pool: Pool, shards: Shards | None = None) -> None:
         self._connector = connector
         self._pool = pool
+        self.shards = Shards(connector, pool) if shards is None else shards
+        """The databases that have the ranges."""
         self.on_change: list[Callable[[], Awaitable[None]]] = []
         """Called after tables, ranges or settings were changed by another front end."""
         self._version = 0
@@ -76,6 +94,8 @@ class Catalog:
         self._ranges: dict[int, RangeMap] = {}
         """By the id of the table."""
         self._settings: dict[tuple[int, str], bytes] = {}
+        self._policies: dict[int, list[Policy]] = {}
+        """As they were read last, by the id of the table: for when the catalog is away."""
         self._read_at = asyncio.get_running_loop().time()
         self._refreshing: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -123,12 +143,13 @@ class Catalog:
         return found
 
     async def get_setting(self, account_id: int, name: str) -> bytes | None:
-        """Read an account-wide setting from the database."""
-        rows = await self._pool.read(
-            "SELECT value FROM partita.setting WHERE account_id = $1 AND name = $2",
-            account_id,
-            name,
-        )
+        """Read an account-wide setting from the database; if it is away, as it was known last."""
+        try:
+            rows = await self._pool.read(_SETTING, account_id, name)
+        except StoreBusyError as error:
+            if is_queueing(error):
+                raise
+            return self.known_setting(account_id, name)
         return bytes(rows[0]["value"]) if rows else None
 
     def known_setting(self, account_id: int, name: str) -> bytes | None:
@@ -168,17 +189,22 @@ class Catalog:
 
     async def _create_table(self, account_id: int, name: str) -> Table:
         folded = folded_name(name)
-        rows = await self._pool.write(
-            "SELECT * FROM partita.create_table_1($1, $2, $3)", account_id, folded, name
-        )
+        if await self._look_up(account_id, folded) is not None:
+            raise _table_exists(name)
+        shard = self.shards.choose(Counter(each.shard for each in self._all_ranges()))
+        pool = self.shards.pool(shard.id)
+        ((tid, range_id, epoch),) = await self._pool.write(_NEW_RANGE)
+        # The shard first: no front end finds the table before. What a failure leaves there has a
+        # number that no table gets.
+        await pool.write(_OWN_RANGE, range_id, tid, epoch)
+        values = account_id, folded, name, tid, range_id, epoch, shard.id
+        rows = await self._pool.write(_ADD_TABLE, *values)
         if not rows:
-            raise TableExistsError(
-                "TableAlreadyExists", "The table specified already exists.", facts={"table": name}
-            )
-        tid, range_id, epoch, version = rows[0]
+            await pool.write(_DISOWN_RANGE, range_id)
+            raise _table_exists(name)
         table = Table(tid, name)
-        self._add(account_id, table, RangeMap([Range(range_id, "", None, epoch)]))
-        self._changed_here(version)
+        self._add(account_id, table, RangeMap([Range(range_id, "", None, epoch, shard.id)]))
+        self._changed_here(rows[0]["at_version"])
         return table
 
     async def delete_table(self, account_id: int, name: str) -> None:
@@ -186,13 +212,31 @@ class Catalog:
         await _unbroken(self._delete_table(account_id, name))
 
     async def _delete_table(self, account_id: int, name: str) -> None:
-        rows = await self._pool.write(
-            "SELECT * FROM partita.drop_table_1($1, $2)", account_id, folded_name(name)
-        )
+        rows = await self._pool.write(_DROP_TABLE, account_id, folded_name(name))
         if not rows:
             raise not_found(TableNotFoundError, {"table": name})
-        self._remove(rows[0]["tid"])
+        tid = rows[0]["tid"]
+        self._remove(tid)
         self._changed_here(rows[0]["at_version"])
+        for row in rows:
+            if row["shard"] is not None:
+                await self._close_table(tid, row["shard"])
+
+    async def close_dropped(self) -> None:
+        """Close the ranges of dropped tables on shards that were away when they were dropped."""
+        for row in await self._pool.read(_DROPPED_RANGES):
+            await self._close_table(row["tid"], row["shard"])
+
+    async def _close_table(self, tid: int, shard_id: int) -> None:
+        """Let no transaction write to a dropped table on a shard; later, if the shard is away."""
+        if shard_id not in self.shards:
+            return
+        try:
+            await self.shards.pool(shard_id).write(_CLOSE_TABLE, tid)
+        except UnavailableError as error:
+            logger.info("a dropped table is closed later on %s: %s", shard_id, error)
+            return
+        await self._pool.write(_FORGET_RANGES, tid, shard_id)
 
     async def list_tables(self, account_id: int, start: str, limit: int) -> list[Table]:
         """List tables by folded name from `start` on (inclusive)."""
@@ -201,8 +245,16 @@ class Catalog:
         return [Table(*row) for row in await self._pool.read(_LIST, account_id, bound, limit)]
 
     async def get_policies(self, table: Table) -> list[Policy]:
-        rows = await self._pool.read("SELECT policies FROM partita.tables WHERE id = $1", table.id)
-        return _decode_policies(rows[0]["policies"]) if rows else []
+        """Read the policies from the database; if it is away, return those that were read last."""
+        try:
+            rows = await self._pool.read(_POLICIES, table.id)
+        except StoreBusyError as error:
+            if is_queueing(error) or table.id not in self._policies:
+                raise
+            return self._policies[table.id]
+        found = _decode_policies(rows[0]["policies"]) if rows else []
+        self._policies[table.id] = found
+        return found
 
     async def set_policies(self, table: Table, policies: Sequence[Policy]) -> None:
         await self._pool.write(
@@ -215,6 +267,10 @@ class Catalog:
         """Return the range of a table that has a key; None if the table is not known."""
         ranges = self._ranges.get(tid)
         return None if ranges is None else ranges.find(partition_key)
+
+    def _all_ranges(self) -> Iterator[Range]:
+        for ranges in self._ranges.values():
+            yield from ranges.ranges
 
     def ranges_of(self, tid: int) -> RangeMap | None:
         """Return all ranges of a table; None if the table is not known."""
@@ -251,6 +307,7 @@ class Catalog:
                     logger.warning("a change of the catalog was not followed: %s", error)
 
     async def _read_changes(self, link: Link, since: int) -> None:
+        self.shards.know(await read_shards(link, since))
         tables = await link.read(_TABLES, since)
         ranges = await self._read_ranges(link, [row["id"] for row in tables])
         for row in tables:
@@ -280,6 +337,8 @@ class Catalog:
             for row in await link.read(_RANGES, tids):
                 each = Range(row["id"], row["lo"], row["hi"], row["epoch"], row["shard"])
                 found.setdefault(row["tid"], []).append(each)
+        if any(each.shard not in self.shards for ranges in found.values() for each in ranges):
+            self.shards.know(await read_shards(link))
         return {tid: RangeMap(ranges) for tid, ranges in found.items()}
 
     def _add(self, account_id: int, table: Table, ranges: RangeMap) -> None:
@@ -295,6 +354,7 @@ class Catalog:
 
     def _remove(self, tid: int) -> None:
         self._ranges.pop(tid, None)
+        self._policies.pop(tid, None)
         place = self._places.pop(tid, None)
         if place is not None and self._tables[place].id == tid:
             del self._tables[place]
@@ -350,6 +410,12 @@ def copy_incomplete(account: str) -> ConfigurationError:
         f"The account {account} is being copied to this database, and the copy is not complete.",
         facts={"account": account},
         hint="Run the same `partita account copy` again: it continues, or says what differs.",
+    )
+
+
+def _table_exists(name: str) -> TableExistsError:
+    return TableExistsError(
+        "TableAlreadyExists", "The table specified already exists.", facts={"table": name}
     )
 
 

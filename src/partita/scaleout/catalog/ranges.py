@@ -46,10 +46,10 @@ class RangeMap:
         """Return the range that has a key."""
         return self.ranges[bisect_right(self._starts, partition_key) - 1]
 
-    def between(self, start: str, end: str | None) -> Iterator[Range]:
-        """Yield the ranges that have keys from `start` on, before `end`, in key order."""
+    def between(self, start: str, end: str | None, *, has_end: bool = False) -> Iterator[Range]:
+        """Yield the ranges that have keys from `start` on, before `end` (or at it), in order."""
         for place in range(bisect_right(self._starts, start) - 1, len(self.ranges)):
             found = self.ranges[place]
-            if end is not None and found.lo >= end:
+            if end is not None and (found.lo > end if has_end else found.lo >= end):
                 return
             yield found

@@ -1,16 +1,19 @@
-"""The sizes of what an account on PostgreSQL has.
+"""The sizes of what an account on PostgreSQL has, on all shards of its fleet.
 
 Up to a number of rows they are counted. Beyond it the number is the one that the planner expects
 by the statistics of the database (ANALYZE, autovacuum), and the bytes are those of the rows that
 were counted, in proportion.
 """
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from partita.scaleout.catalog.shards import HOME, connector_of, read_shards
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.session import DriverError, translated
@@ -57,14 +60,14 @@ async def measure(
     is_exact: bool = False,
     begins: Callable[[str], None] | None = None,
 ) -> DatabaseSize:
-    """Return the sizes of all accounts of a database, or of one."""
-    link = await Connector(Location.parse(url), Durability.FAST).connect_unchecked()
-    try:
-        ((major, minor),) = await _read(link, "SELECT major, minor FROM partita.schema_version")
-        if not versions.is_usable((major, minor)):
-            raise versions.unknown_version((major, minor))
-        await _read(link, _SNAPSHOT)
-        await _read(link, _NO_LIMITS)
+    """Return the sizes of all accounts of a fleet, or of one; `url` is that of its catalog."""
+    async with contextlib.AsyncExitStack() as stack:
+        home = Connector(Location.parse(url), Durability.FAST)
+        link = await _open(stack, home)
+        shards = await read_shards(link)
+        others = [
+            await _open(stack, connector_of(shard, home)) for shard in shards if shard.id != HOME
+        ]
         accounts = []
         for identity, name in await _read(link, _ACCOUNTS, account):
             parts = []
@@ -72,12 +75,39 @@ async def measure(
                 for part, shown in await _read(link, names, identity):
                     if begins is not None:
                         begins(f"{kind} {shown}")
-                    parts.append(await _part(link, kind, part, shown, is_exact=is_exact))
+                    found = [
+                        await _part(each, kind, part, shown, is_exact=is_exact)
+                        for each in ([link, *others] if kind == "table" else [link])
+                    ]
+                    parts.append(_total(found))
             accounts.append(AccountSize(name, parts))
-        relations = dict(await _read(link, _RELATIONS))
-    finally:
-        await link.close()
-    return DatabaseSize(accounts, relations)
+        relations = Counter[str]()
+        for each in [link, *others]:
+            relations.update(dict(await _read(each, _RELATIONS)))
+    return DatabaseSize(accounts, dict(relations.most_common()))
+
+
+async def _open(stack: contextlib.AsyncExitStack, connector: Connector) -> Link:
+    """Open a connection to a shard, with a snapshot of its rows."""
+    link = await connector.connect_unchecked()
+    stack.push_async_callback(link.close)
+    ((major, minor),) = await _read(link, "SELECT major, minor FROM partita.schema_version")
+    if not versions.is_usable((major, minor)):
+        raise versions.unknown_version((major, minor))
+    await _read(link, _SNAPSHOT)
+    await _read(link, _NO_LIMITS)
+    return link
+
+
+def _total(parts: Sequence[PartSize]) -> PartSize:
+    """Return the size of a part that has rows on several shards."""
+    return PartSize(
+        parts[0].kind,
+        parts[0].name,
+        sum(part.items for part in parts),
+        sum(part.bytes for part in parts),
+        is_exact=all(part.is_exact for part in parts),
+    )
 
 
 async def _part(link: Link, kind: str, identity: int, name: str, *, is_exact: bool) -> PartSize:

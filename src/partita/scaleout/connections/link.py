@@ -8,6 +8,7 @@ that it stopped to wait for standbys.
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -176,9 +177,17 @@ class Link:
 class Connector:
     """Opens checked connections to one database."""
 
-    def __init__(self, location: Location, durability: Durability = Durability.FULL) -> None:
+    def __init__(
+        self,
+        location: Location,
+        durability: Durability = Durability.FULL,
+        *,
+        identity: uuid.UUID | None = None,
+    ) -> None:
         self.location = location
         self.durability = durability
+        self.identity = identity
+        """What the database must say of itself: another one may have its address by mistake."""
         self._is_pooled: bool | None = None
         """Found out by the first connection."""
         self._locks_seen: str | None = None
@@ -189,6 +198,8 @@ class Connector:
         link = await self.connect_unchecked()
         try:
             checks.check(link.facts, self.durability)
+            if self.identity is not None:
+                await _check_identity(link, self.identity, self.location)
             if self._locks_seen != link.facts.started:
                 await self.check_locks(link)
                 self._locks_seen = link.facts.started
@@ -268,6 +279,17 @@ class Connector:
                     raise checks.locks_do_not_work()
         finally:
             await other.close()
+
+
+async def _check_identity(link: Link, identity: uuid.UUID, location: Location) -> None:
+    rows = await link.read("SELECT identity FROM partita.shard_own")
+    if not rows or rows[0]["identity"] != identity:
+        raise UnavailableError(
+            "StoreShardUnknown",
+            f"The database at {location} is not the shard that the catalog lists there.",
+            hint="Compare `partita fleet status` with the databases; after a restore, run `partita"
+            " fleet reconcile`.",
+        )
 
 
 def _number_of(version: Any) -> int:

@@ -31,6 +31,19 @@ class Location(msgspec.Struct, frozen=True):
             )
         return cls(url)
 
+    def with_user_of(self, other: "Location") -> "Location":
+        """Return this URL with the user and password of another one, unless it names a user.
+
+        >>> shard, catalog = Location("postgresql://two/p"), Location("postgresql://ada:x@one/p")
+        >>> shard.with_user_of(catalog).url
+        'postgresql://ada:x@two/p'
+        """
+        scheme, _, rest = self.url.partition("://")
+        user, at, _ = other.url.partition("://")[2].partition("/")[0].rpartition("@")
+        if "@" in rest.partition("/")[0] or not at:
+            return self
+        return Location(f"{scheme}://{user}@{rest}")
+
     def __str__(self) -> str:
         return without_secrets(self.url)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from partita.errors import StoreBusyError
 from partita.metrics.families import Histogram
 from partita.scaleout.connections.link import Connector, Link, Rows, busy
 from partita.scaleout.connections.session import DriverError, translated
@@ -12,6 +13,14 @@ POOL_LINKS_MAX = 4
 POOL_WAIT_SECONDS_MAX = 5.0
 POOL_WAITING_MAX = 256
 """More waiting requests than this are refused at once."""
+
+
+_QUEUEING = "connections"
+
+
+def is_queueing(error: StoreBusyError) -> bool:
+    """Return whether a call was refused because too many others wait, not by the database."""
+    return error.facts.get("reason") == _QUEUEING
 
 
 class Pool:
@@ -83,7 +92,7 @@ class Pool:
             await self._slots.acquire()
             return
         if self._waiting >= POOL_WAITING_MAX:
-            raise busy("connections")
+            raise busy(_QUEUEING)
         self._waiting += 1
         started = asyncio.get_running_loop().time()
         try:
@@ -92,7 +101,7 @@ class Pool:
             async with asyncio.timeout(self._wait_seconds_max):
                 await self._slots.acquire()
         except TimeoutError as error:
-            raise busy("connections") from error
+            raise busy(_QUEUEING) from error
         finally:
             self._waiting -= 1
             if self._waits is not None:

@@ -20,6 +20,7 @@ import msgspec
 from partita.blobs.store.files import FolderFiles
 from partita.blobs.store.rows import FORMAT_VERSION as BLOBS_VERSION
 from partita.blobs.store.rows import SCHEMA as BLOBS_SCHEMA
+from partita.blobs.store.rows import UPGRADES as BLOBS_UPGRADES
 from partita.errors import ConfigurationError
 from partita.queues.message import pack_text
 from partita.queues.sqlite_store import FORMAT_VERSION as QUEUES_VERSION
@@ -28,7 +29,7 @@ from partita.queues.sqlite_store import UPGRADES as QUEUES_UPGRADES
 from partita.scaleout.copying.contract import Pieces, not_empty, other_source
 from partita.scaleout.copying.folder_rows import OLD_MARK, FolderRows
 from partita.scaleout.copying.folder_source import content_path, in_thread, next_batch, read_file
-from partita.scaleout.copying.parts import CopyPart, Kind, Moment, Row, State, key_of
+from partita.scaleout.copying.parts import CopyPart, Kind, Moment, Row, State, key_of, states_of
 from partita.storage.database import COPY_TABLE, DATABASE_FILE, Database
 from partita.storage.store_clock import StoreClock
 from partita.tables import pushdown
@@ -51,7 +52,7 @@ _FORGET = f"DROP TABLE copy_part; DROP TABLE {COPY_TABLE}"
 _PUT: Mapping[Kind, str] = {
     "extents": "INSERT INTO extent (id, size, hash, checks, bytes) VALUES (?, ?, ?, ?, ?)",
     "contents": "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?)",
-    "container": "INSERT INTO blob VALUES (?, ?, ?, ?, ?, ?)",
+    "container": "INSERT INTO blob VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     "blocks": "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?)",
     "table": "INSERT INTO entity VALUES (?, ?, ?, ?, ?, jsonb(?), ?)",
     "queue": "INSERT INTO message (queue_id, sequence, nonce, inserted_at, expires_at, visible_at,"
@@ -107,7 +108,7 @@ class FolderTarget:
         self._store_clock = StoreClock(database, self._clock)
         database.prepare("tables", TABLES_VERSION, TABLES_SCHEMA, TABLES_UPGRADES)
         database.prepare("queues", QUEUES_VERSION, QUEUES_SCHEMA, QUEUES_UPGRADES)
-        database.prepare("blobs", BLOBS_VERSION, BLOBS_SCHEMA)
+        database.prepare("blobs", BLOBS_VERSION, BLOBS_SCHEMA, BLOBS_UPGRADES)
         self._files = FolderFiles(self.folder)
         self._files.clear_incoming()
         self._rows = FolderRows(database.reader, is_target=True)
@@ -269,6 +270,8 @@ def _stored(part: CopyPart, target: int, rows: Sequence[Row]) -> Iterator[Row]:
             yield target, *row[:3], marks, short, stored
         elif part.kind == "queue":
             yield target, *row[:-1], pack_text(row[1], row[-1])
+        elif part.kind == "container":
+            yield target, *row, *states_of(row)
         elif part.name:
             yield target, *row
         else:

@@ -28,6 +28,7 @@ import msgspec
 from partita.blobs.rules import stored_format
 from partita.blobs.rules.leases import Lease
 from partita.blobs.rules.names import LIVE
+from partita.blobs.rules.stored_format import History
 from partita.queues import limits as queue_limits
 from partita.ticks import TICKS_PER_SECOND
 
@@ -134,7 +135,9 @@ def stamp_of(part: CopyPart, row: Row) -> int:
         return int(row[2])
     if part.kind == "container":
         snapshot = 0 if row[1] == LIVE else row[1]
-        return max(snapshot, stored_format.decode_blob(row[-1]).changed_at)
+        facts = stored_format.decode_blob(row[-1])
+        history = facts.history or History()
+        return max(snapshot, facts.changed_at, history.version or 0, history.deleted_at or 0)
     return 0
 
 
@@ -142,7 +145,14 @@ def head_stamp_of(part: CopyPart, head: Row) -> int:
     """Return the stamp in the head of a part; 0 if it has none."""
     if part.kind != "container":
         return 0
-    return stored_format.decode_container(head[0]).changed_at
+    facts = stored_format.decode_container(head[0])
+    return max(facts.changed_at, facts.deleted_at or 0)
+
+
+def states_of(row: Row) -> tuple[int, int | None]:
+    """Return the columns of a blob that follow from its facts."""
+    facts = stored_format.decode_blob(row[-1])
+    return stored_format.state_of(row[1], facts), stored_format.expiry_of(facts)
 
 
 def bytes_of(row: Row) -> int:
@@ -177,20 +187,28 @@ def shifted_head(part: CopyPart, head: Row, shift: int) -> Row:
     if shift == 0 or part.kind != "container":
         return head
     facts = stored_format.decode_container(head[0])
-    if facts.lease is None:
+    if facts.lease is None and facts.expires_at is None:
         return head
-    moved = msgspec.structs.replace(facts, lease=_shifted_lease(facts.lease, shift))
+    moved = msgspec.structs.replace(
+        facts,
+        lease=None if facts.lease is None else _shifted_lease(facts.lease, shift),
+        expires_at=None if facts.expires_at is None else facts.expires_at + shift,
+    )
     return (stored_format.encode(moved),)
 
 
 def _shifted_blob(stored: bytes, shift: int) -> bytes:
     facts = stored_format.decode_blob(stored)
-    if facts.lease is None and facts.rehydrated_at is None:
+    history = facts.history
+    if history is not None and history.expires_at is not None:
+        history = msgspec.structs.replace(history, expires_at=history.expires_at + shift)
+    if facts.lease is None and facts.rehydrated_at is None and history is facts.history:
         return stored
     moved = msgspec.structs.replace(
         facts,
         lease=None if facts.lease is None else _shifted_lease(facts.lease, shift),
         rehydrated_at=None if facts.rehydrated_at is None else facts.rehydrated_at + shift,
+        history=history,
     )
     return stored_format.encode(moved)
 

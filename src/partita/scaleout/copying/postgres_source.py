@@ -26,6 +26,10 @@ _ACCOUNT = """
 SELECT a.id, EXISTS (SELECT FROM partita.copy c WHERE c.account_id = a.id) AS is_copied
   FROM partita.account a WHERE a.name = $1
 """
+_ELSEWHERE = """
+SELECT 1 FROM partita.range r JOIN partita.tables t ON t.id = r.tid
+ WHERE t.account_id = $1 AND r.shard <> 0 LIMIT 1
+"""
 _ACCOUNTS = "SELECT name FROM partita.account ORDER BY name"
 _OBJECT = """
 SELECT object FROM partita.extent WHERE object BETWEEN $1::bytea AND $2::bytea LIMIT 1
@@ -42,12 +46,21 @@ SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', true),
 
 
 class PostgresSource:
-    """An account of a database."""
+    """An account of a database.
+
+    `place` names the database where its URL is another one at each start.
+    """
 
     def __init__(
-        self, location: Location, account: str, *, blob_store: str | None, durability: Durability
+        self,
+        location: Location,
+        account: str,
+        *,
+        blob_store: str | None,
+        durability: Durability,
+        place: str = "",
     ) -> None:
-        self.identity = f"{location}, account {account}"
+        self.identity = f"{place or location}, account {account}"
         self.account = account
         self._connector = Connector(location, durability)
         self._objects: ContentFiles = open_objects(blob_store) or NoObjects()
@@ -63,6 +76,8 @@ class PostgresSource:
             raise unknown_account(self.identity)
         if rows[0]["is_copied"]:
             raise copy_incomplete(self.account)
+        if await self._pool.read(_ELSEWHERE, rows[0]["id"]):
+            raise _on_several_shards(self.account)
         self._rows = PostgresRows(self._link.connection, rows[0]["id"])
 
     async def close(self) -> None:
@@ -123,6 +138,15 @@ class PostgresSource:
     async def _find(self, digest: bytes) -> bytes | None:
         rows = await self._pool.read(_OBJECT, digest, digest + b"\xff" * DIGEST_BYTES)
         return rows[0]["object"] if rows else None
+
+
+def _on_several_shards(account: str) -> ConfigurationError:
+    return ConfigurationError(
+        "CopyNotPossible",
+        f"Tables of the account {account} are on several shards, and a copy reads one database.",
+        facts={"account": account},
+        hint="Copy its tables with `partita copy`, which reads through the front ends.",
+    )
 
 
 async def accounts_of(location: Location, durability: Durability) -> list[str]:

@@ -38,6 +38,7 @@ from partita.scaleout.copying.parts import (
     Row,
     State,
     key_of,
+    states_of,
 )
 from partita.scaleout.copying.postgres_objects import CopiedObjects
 from partita.scaleout.copying.postgres_rows import PostgresRows
@@ -53,7 +54,10 @@ from partita.ticks import Clock
 _COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "extents": ("id", "size", "object", "checks", "bytes"),
     "contents": ("content", "place", "size", "start", "extent", "block"),
-    "container": ("container", "name", "snapshot", "is_committed", "content", "facts"),
+    "container": (
+        *("container", "name", "snapshot", "is_committed", "content", "facts"),
+        *("state", "expires_at"),
+    ),
     "blocks": ("container", "name", "id", "extent", "size", "staged_at"),
     "table": ("tid", "pk", "rk", "ticks", "marks", "short", "document"),
     "queue": (
@@ -129,7 +133,7 @@ _decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 
 
 class PostgresTarget:
-    """An account of a database that has no data yet."""
+    """An account of a database that has no data yet; `place` as for the source."""
 
     _account_id = 0
     _link: Link | None = None
@@ -142,8 +146,9 @@ class PostgresTarget:
         blob_store: str | None,
         durability: Durability,
         clock: Clock,
+        place: str = "",
     ) -> None:
-        self.identity = f"{location}, account {account}"
+        self.identity = f"{place or location}, account {account}"
         self._account = account
         self._clock = clock
         self._connector = Connector(location, durability)
@@ -310,7 +315,7 @@ class PostgresTarget:
             return [(contents[row[0]], *row[1:4], extents[row[4]], row[5]) for row in rows]
         if part.kind == "container":
             contents = await self._ids("c", (row[3] for row in rows))
-            return [(target, *row[:3], contents[row[3]], row[4]) for row in rows]
+            return [(target, *row[:3], contents[row[3]], row[4], *states_of(row)) for row in rows]
         extents = await self._ids("e", (row[2] for row in rows))
         return [(target, *row[:2], extents[row[2]], *row[3:]) for row in rows]
 

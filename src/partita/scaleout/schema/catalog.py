@@ -9,7 +9,7 @@ Every change of what front ends keep in memory gets the next number of `catalog_
 own transaction. The row lock is taken last, so changes never wait for each other in a circle.
 """
 
-from partita.scaleout.schema.locks import JOB_LOCKS, PURGE_TABLES_JOB, RANGE_LOCKS, SLOT_JOB
+from partita.scaleout.schema.locks import JOB_LOCKS, PURGE_TABLES_JOB, SLOT_JOB
 
 TABLES = """
 CREATE SEQUENCE partita.object_id;
@@ -85,17 +85,6 @@ BEGIN
 END
 $$;
 
--- Remove all ranges of a table, queue or container, once no transaction writes to them.
-CREATE OR REPLACE FUNCTION partita.close_ranges_1(of_tid bigint) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  PERFORM pg_catalog.pg_advisory_xact_lock({RANGE_LOCKS}, r.id)
-    FROM (SELECT id FROM partita.range_own WHERE tid = of_tid ORDER BY id) r;
-  DELETE FROM partita.range_own WHERE tid = of_tid;
-  DELETE FROM partita.range WHERE tid = of_tid;
-END
-$$;
-
 -- Return no row if the name is taken.
 CREATE OR REPLACE FUNCTION partita.create_table_1(
   of_account int, as_folded text, as_name text)
@@ -114,18 +103,14 @@ BEGIN
 END
 $$;
 
--- Return no row if the table does not exist.
+-- The same as drop_table_2, for front ends of version 1.2 of the schema: they do not close the
+-- ranges on other shards, which later ones do.
 CREATE OR REPLACE FUNCTION partita.drop_table_1(of_account int, of_folded text)
 RETURNS TABLE (tid bigint, at_version bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  DELETE FROM partita.tables WHERE account_id = of_account AND folded = of_folded
-    RETURNING id INTO tid;
-  IF tid IS NULL THEN RETURN; END IF;
-  PERFORM partita.close_ranges_1(tid);
-  at_version := partita.catalog_changed_1();
-  INSERT INTO partita.dropped_table (tid, version) VALUES (tid, at_version);
-  RETURN NEXT;
+  RETURN QUERY SELECT d.tid, d.at_version
+    FROM partita.drop_table_2(of_account, of_folded) d LIMIT 1;
 END
 $$;
 

@@ -145,6 +145,10 @@ BEGIN
       FROM unnest(range_ids, epochs) WITH ORDINALITY AS q (id, epoch, place)
      WHERE NOT EXISTS (SELECT FROM partita.range_own r
                         WHERE r.id = q.id AND r.epoch = q.epoch AND r.state = 'o');
+    IF NOT FOUND THEN
+      -- The second look has a later snapshot, in which the ranges are owned: nothing was written.
+      RETURN QUERY SELECT -p, NULL::bigint FROM generate_series(1, cardinality(range_ids)) p;
+    END IF;
     RETURN;
   END IF;
   IF groups IS NULL THEN

@@ -108,6 +108,8 @@ async def _install_schema(link: Link, report: Progress) -> tuple[int, int] | Non
         for number, step in enumerate(versions.steps(found), found[1]):
             report(f"upgrading the schema from {found[0]}.{number} to {found[0]}.{number + 1}")
             await connection.execute(step)
+            if number in versions.PASSES:
+                await versions.PASSES[number](connection)
     report("defining the functions")
     await connection.execute(versions.FUNCTIONS)
     await connection.execute(_REVOKE)

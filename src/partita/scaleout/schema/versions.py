@@ -5,19 +5,42 @@ version tables only gain columns, and functions have their version in the name. 
 database first, then the front ends one by one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from partita.errors import FormatVersionError
-from partita.scaleout.schema import blobs, catalog, copying, entities, heat, messages
+from partita.scaleout.schema import (
+    blobs,
+    catalog,
+    control,
+    copying,
+    entities,
+    fleet,
+    heat,
+    messages,
+    tagged_blobs,
+)
 
 MAJOR = 1
-MINOR = 2
+MINOR = 4
 
-UPGRADES: Mapping[int, str] = MappingProxyType({0: heat.TABLES, 1: entities.REMOVED_TABLES})
+UPGRADES: Mapping[int, str] = MappingProxyType(
+    {
+        0: heat.TABLES,
+        1: entities.REMOVED_TABLES,
+        2: fleet.FLEET_TABLES,
+        3: blobs.UPGRADE,
+    }
+)
 """By minor version: the statements that change the tables from it to the next one."""
 
-PARTS = (catalog, entities, messages, blobs, copying, heat)
+PASSES: Mapping[int, Callable[[Any], Awaitable[None]]] = MappingProxyType(
+    {3: tagged_blobs.mark_tagged}
+)
+"""What a step does to the rows after its statements, with the connection of the transaction."""
+
+PARTS = (catalog, entities, messages, blobs, copying, heat, fleet, control)
 VERSION_TABLE = """
 CREATE TABLE partita.schema_version (
   id int PRIMARY KEY CHECK (id = 1), major int NOT NULL, minor int NOT NULL

@@ -18,8 +18,8 @@ from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.catalog.ranges import Range
 from partita.scaleout.connections.link import Link, busy
-from partita.scaleout.connections.pool import Pool
 from partita.scaleout.tables.bounds import numbered, where_of
+from partita.scaleout.tables.places import Places
 from partita.scaleout.tables.scan import (
     CANDIDATES_MIN,
     Budget,
@@ -29,7 +29,7 @@ from partita.scaleout.tables.scan import (
     read_part,
     read_selected,
 )
-from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale, Trips
+from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale
 from partita.scaleout.tables.turns import Turns
 from partita.tables import limits
 from partita.tables.engine import table_not_found
@@ -74,13 +74,12 @@ class PostgresTableStore:
     """A TableStore of one account."""
 
     def __init__(
-        self, account_id: int, catalog: Catalog, clock: FleetClock, trips: Trips, pool: Pool
+        self, account_id: int, catalog: Catalog, clock: FleetClock, places: Places
     ) -> None:
         self._account_id = account_id
         self._catalog = catalog
         self._clock = clock
-        self._trips = trips
-        self._pool = pool
+        self._places = places
         self._turns = Turns()
         self._look_ends = LookEnds(clock.clock)
 
@@ -196,7 +195,9 @@ class PostgresTableStore:
         if range_ is None:
             range_ = await self._renewed(table, partition_key, patience)
         while True:
-            found = await self._trips.read(Read(range_, table.id, partition_key, row_keys))
+            found = await self._places.of(range_).trips.read(
+                Read(range_, table.id, partition_key, row_keys)
+            )
             if found is not STALE:
                 return found
             range_ = await self._renewed(table, partition_key, patience)
@@ -209,7 +210,7 @@ class PostgresTableStore:
             range_ = await self._renewed(table, partition_key, patience)
         while True:
             change = Change(range_, table.id, partition_key, stamp, rows)
-            refused = await self._trips.write(change, draft.keys)
+            refused = await self._places.of(range_).trips.write(change, draft.keys)
             if refused is not STALE:
                 return refused
             range_ = await self._renewed(table, partition_key, patience)
@@ -295,6 +296,17 @@ class PostgresTableStore:
             rest = KeyRange(part.rest.lower, span.upper)
         return part, rest
 
+    def places(self, table: Table, span: KeyRange) -> Sequence[str]:
+        ranges = self._catalog.ranges_of(table.id)
+        if ranges is None or span.is_empty or len(self._catalog.shards) == 1:
+            return ()
+        last = None if span.upper is None else span.upper.partition_key
+        has_last = span.upper is not None and span.upper.row_key != ""
+        return [
+            f"{each.id}@{self._catalog.shards.name_of(each.shard)}"
+            for each in ranges.between(span.lower.partition_key, last, has_end=has_last)
+        ]
+
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         async def count(link: Link, range_: Range, here: KeyRange) -> Statistics | Stale:
             where, values = where_of(here)
@@ -324,7 +336,7 @@ class PostgresTableStore:
             range_ = await self._renewed(table, partition_key, patience)
         while True:
             end = None if range_.hi is None else EntityKey(range_.hi, "")
-            async with self._pool.link() as link:
+            async with self._places.of(range_).pool.link() as link:
                 found = await read(link, range_, KeyRange(span.lower, end).clip(span))
             if found is not STALE:
                 rest = KeyRange(end or FIRST, span.upper)

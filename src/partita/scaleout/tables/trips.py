@@ -120,14 +120,18 @@ Result = TypeVar("Result")
 
 
 class Trips:
-    """The lanes of one front end to one database, for entities of all accounts."""
+    """The lanes of one front end to one shard, for entities of all accounts."""
 
     def __init__(self, connector: Connector, pool: Pool, meter: StoreMeter | None = None) -> None:
         self._pool = pool
         self._meter = meter or StoreMeter()
         self._reads: Lane[Read, Found | Stale] = Lane(connector, send_reads)
         self._writes: Lane[Change, Refused | Stale | None] = Lane(connector, self._send_changes)
-        self._meter.queue_length = lambda: len(self._writes)
+
+    @property
+    def waiting(self) -> int:
+        """How many changes wait for a trip."""
+        return len(self._writes)
 
     async def read(self, item: Read) -> Found | Stale:
         if len(item.row_keys) <= GATHERED_KEYS_MAX:

@@ -12,8 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from partita.shards.fan_out.plan import FanOutOptions
 from partita.shards.fan_out.tasks import AsyncFanOutResult, afan_out
-from partita.shards.keys.mapping import Shard
-from partita.shards.maps.open_map import OpenMap
+from partita.shards.maps.open_map import OpenMap, Where
 from partita.shards.maps.shard_connections import aconnect_shard
 from partita.shards.routing import router
 from partita.shards.routing.retry import AnyPolicy, arun
@@ -36,10 +35,10 @@ class AsyncShardMap:
         return router.aconnect(self._map, key, **options)
 
     def connect_shard(
-        self, shard: Shard, *, validate: bool = True, credentials: URL | str | None = None
+        self, where: Where, *, validate: bool = True, credentials: URL | str | None = None
     ) -> AbstractAsyncContextManager[AsyncConnection]:
         """Return an async connection to a shard of the map, as `ShardMap.connect_shard()` does."""
-        return aconnect_shard(self._map, shard, validate=validate, credentials=credentials)
+        return aconnect_shard(self._map, where, validate=validate, credentials=credentials)
 
     @overload
     def sessionmaker(self, *, class_: type[A], **options: Any) -> AsyncRoutedSessionmaker[A]: ...

@@ -272,6 +272,7 @@ class ShardMapManager:
     def _map(self, row: MapRow) -> AnyShardMap:
         known = self._maps.get(row.name)
         if known is not None and known.id == row.id:
+            known.refresh(row)
             return known
         made = _KINDS[row.kind](row, self.executor, MappingCache())
         return self._maps.setdefault(row.name, made) if known is None else self._replace(made)

@@ -6,6 +6,7 @@ The operations on a map are functions of the other modules; `ShardMap` lists the
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
 from sqlalchemy import URL, Connection
 
 from partita.errors import RangeError
@@ -62,6 +63,19 @@ class OpenMap:
         """Return the map as the catalogs store it; its schema and epoch may be older."""
         return self._row
 
+    def refresh(self, row: MapRow) -> None:
+        """Use the row that was read now: another process may have stored another schema."""
+        if row.schema != self._row.schema:
+            self.adopt_schema(None if row.schema is None else ShardedSchema.from_json(row.schema))
+        self._row = row
+
+    def read_schema(self) -> ShardedSchema | None:
+        """Return the schema as it is in the global catalog now."""
+        row = self.executor.read(lambda connection: global_catalog.find_map(connection, self.name))
+        if row is not None and row.id == self.id:
+            self.refresh(row)
+        return self.schema
+
     # --- the schema -------------------------------------------------------------------------------
 
     def adopt_schema(self, schema: ShardedSchema | None) -> None:
@@ -82,6 +96,7 @@ class OpenMap:
             lambda locked: global_catalog.write_schema(locked.connection, self.id, text),
         )
         self.adopt_schema(schema)
+        self._row = msgspec.structs.replace(self._row, schema=text)
 
     # --- keys and ranges, which each kind of map encodes differently ------------------------------
 

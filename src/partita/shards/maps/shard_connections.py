@@ -50,12 +50,16 @@ def connect_shard(
 @asynccontextmanager
 async def aconnect_shard(
     shard_map: OpenMap,
-    shard: Shard,
+    where: Where,
     *,
     validate: bool = True,
     credentials: URL | str | None = None,
 ) -> AsyncIterator[AsyncConnection]:
     """Return an async connection to a shard as `connect_shard()` does."""
+    shard = where
+    if not isinstance(shard, Shard):
+        # In a thread, because the catalog is read with the synchronous engine.
+        shard = await asyncio.to_thread(lookups.get_shard, shard_map, shard)
     engine = shard_map.engines.async_for_location(shard.location, login=login_of(credentials))
     try:
         connection = await engine.connect()

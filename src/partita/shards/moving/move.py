@@ -356,7 +356,7 @@ class Mover:
             ) from error
 
     def _shardlet(self) -> Shardlet:
-        schema = self._map.schema
+        schema = self._map.read_schema()
         return Shardlet(
             key_range=self._key_range,
             range=None if self._map.kind == "hash" else self._map.decode_range(self._key_range),

@@ -21,7 +21,7 @@ from partita.shards.keys.shard_key import (
 )
 from support.repeats import repeat
 
-PAIRS = repeat(100, 1_000, 20_000)
+PAIRS = repeat(100, 400, 20_000)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
     "a\x00\x01\xffé", max_size=4
 )

@@ -1,0 +1,1 @@
+"""Split, merge and move ranges between shards; add and remove shards."""
