@@ -19,7 +19,10 @@ from partita.errors import NotAuthorizedError
 from partita.keys import prefix_range
 from partita.policies import Policy
 from partita.refusals import not_found
+from partita.service.auth.bearer import Identity
+from partita.service.auth.delegation import DelegationKey
 from partita.service.auth.policy import LETTERS, Terms, merge, parse_time
+from partita.service.auth.roles import Rights
 from partita.service.auth.shared_key import SigningKey, authentication_failed, malformed
 from partita.service.formats.address import split_container
 from partita.service.http.request import Request
@@ -42,6 +45,7 @@ PROCESS = ("p",)
 APPEND = ("a", "w")
 BREAK_LEASE = ("w", "d")
 DELETE_VERSION = ("x",)
+DELETE_FOR_GOOD = ("y",)
 TAGS = ("t",)
 FIND_BY_TAGS = ("f",)
 
@@ -106,6 +110,13 @@ _FIELDS = {
     "rsce": "content_encoding",
     "rscl": "content_language",
     "rsct": "content_type",
+    "skoid": "key_oid",
+    "sktid": "key_tid",
+    "skt": "key_start",
+    "ske": "key_expiry",
+    "sks": "key_service",
+    "skv": "key_version",
+    "scid": "correlation_id",
     "sig": "signature",
 }
 _TABLE_FIELDS = frozenset({"tn", "spk", "srk", "epk", "erk"})
@@ -116,8 +127,16 @@ _FOREIGN = {
     "b": _TABLE_FIELDS,
 }
 """Fields that a service does not sign, and therefore ignores."""
-_DELEGATED = frozenset({"skoid", "sktid", "skt", "ske", "sks", "skv"})
-"""Fields of a token that is signed with a key of Entra ID instead of the account's."""
+_KEY_FIELDS = ("key_oid", "key_tid", "key_start", "key_expiry", "key_service", "key_version")
+"""Fields of a token that is signed with a user delegation key, in the order of its signature."""
+_RESTRICTED = frozenset({"saoid", "suoid", "skdutid", "sduoid", "srh", "srq"})
+"""Fields that restrict such a token to a user or to headers: it is refused with one of them."""
+_CORRELATION_VERSION = "2020-02-10"
+"""The first version that signs the fields saoid, suoid and scid."""
+_USER_VERSION = "2025-07-05"
+"""The first version that signs the fields skdutid and sduoid."""
+_REQUEST_VERSION = "2026-04-06"
+"""The first version that signs the fields srh and srq."""
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _LETTERS = re.compile(r"[a-z]*")
 _DEPTH = re.compile(r"[1-9]\d{0,2}", re.ASCII)
@@ -181,10 +200,20 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     is_anonymous: bool = False
     public_access: str | None = None
     """Of an anonymous request: the public access of its container, `blob` or `container`."""
+    rights: Rights | None = None
+    """Of a bearer token: what its roles permit."""
+    identity: Identity | None = None
+    """Of a bearer token: its owner."""
+
+    @classmethod
+    def of_token(cls, identity: Identity, rights: Rights, service: str) -> "Grant":
+        """Return the grant of a bearer token in a service."""
+        return cls(permissions=rights.object, service=service, rights=rights, identity=identity)
 
     @property
     def is_account_sas(self) -> bool:
-        return not self.everything and not self.is_anonymous and self.scope is None
+        is_other = self.everything or self.is_anonymous or self.rights is not None
+        return not is_other and self.scope is None
 
     def opened(self, public_access: str | None) -> "Grant":
         """Return the grant of an anonymous request whose container is known."""
@@ -199,6 +228,9 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             return
         if self.is_anonymous:
             self._check_public(need)
+            return
+        if self.rights is not None:
+            self._check_roles(need, self.rights)
             return
         if need.by_key_only:
             raise _forbidden("")
@@ -226,6 +258,16 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             return
         # The answer must not reveal whether the container exists.
         raise not_found(NotAuthorizedError)
+
+    def _check_roles(self, need: Need, rights: Rights) -> None:
+        if need.by_key_only:
+            if rights.has_policies:
+                return
+            # As Azure: the access policies of tables are not found with a token.
+            raise not_found(NotAuthorizedError) if self.service == "t" else _forbidden("Permission")
+        own = rights.letters_for(need.resource)
+        if not any(set(letters) <= set(own) for letters in need.permissions):
+            raise _forbidden("Permission")
 
     def _check_account_scope(self, need: Need) -> None:
         if self.service not in self.services:
@@ -297,12 +339,29 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Queue or container of a service SAS; from the address, as the two fields below."""
     blob: str = ""
     """The blob, or the directory when `resource` is d."""
+    key_oid: str = ""
+    key_tid: str = ""
+    key_start: str = ""
+    key_expiry: str = ""
+    key_service: str = ""
+    key_version: str = ""
+    correlation_id: str = ""
     snapshot: str = ""
     """The blob snapshot or version of the request, if `resource` says that it is signed."""
 
     @property
     def is_account_sas(self) -> bool:
         return bool(self.services or self.resource_types)
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether it is signed with a user delegation key; then all fields of the key are set."""
+        return bool(self.key_oid)
+
+    @property
+    def key(self) -> DelegationKey:
+        """The user delegation key that it is signed with."""
+        return DelegationKey(*(getattr(self, field) for field in _KEY_FIELDS))
 
     @property
     def name(self) -> str:
@@ -381,7 +440,7 @@ def parse_sas(
         return None
     fields: dict[str, str] = {}
     for name, value in parameters:
-        if name in _DELEGATED and value:
+        if name in _RESTRICTED and value:
             raise _forbidden("")
         field = _FIELDS.get(name)
         if field is None or name in _FOREIGN[service]:
@@ -398,6 +457,7 @@ def parse_sas(
     _check_version(sas, service)
     if not allows_old and service != "t" and not sas.is_account_sas:
         _check_service_is_signed(sas)
+    _check_delegated(sas, service)
     _check_kind(sas, service)
     _check_values(sas, service)
     return sas
@@ -459,6 +519,17 @@ def _check_kind(sas: Sas, service: str) -> None:
             raise authentication_failed(hint="Use letters of 'bqtf' for ss.")
         if not (sas.resource_types and set(sas.resource_types) <= set("sco")):
             raise authentication_failed(hint="Use letters of 'sco' for srt.")
+
+
+def _check_delegated(sas: Sas, service: str) -> None:
+    """Refuse a token with some fields of a user delegation key that is not signed with one."""
+    given = [bool(getattr(sas, field)) for field in _KEY_FIELDS]
+    if not any(given):
+        return
+    if not all(given) or sas.is_account_sas or sas.policy_id or sas.key_service != service:
+        raise _forbidden("")
+    if sas.version < _RESOURCE_VERSION:
+        raise authentication_failed(hint=f"Use a version of at least {_RESOURCE_VERSION} for sv.")
 
 
 def _check_table_kind(sas: Sas) -> None:
@@ -523,11 +594,15 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
     now: int,
     peer: str,
     scheme: str,
+    allows_delegation: bool = False,
 ) -> Grant:
     """Return the grant of a token: check time, protocol, address, signature, stored policy.
 
     `policies` are those of the scope of the token; they are used only with `sas.policy_id`.
+    `allows_delegation` accepts the signature of a user delegation key.
     """
+    if sas.is_delegated and not allows_delegation:
+        raise _forbidden("")
     _check_window(sas.start, sas.expiry, now)
     if sas.protocols == "https" and scheme != "https":
         raise _forbidden(
@@ -539,13 +614,17 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
     if sas.ip_range and not _is_within(peer, sas.ip_range):
         raise _forbidden("SourceIP")
     text = string_to_sign(sas, service=service, account=account)
-    if not any(key.verify(text, sas.signature) for key in keys):
-        raise authentication_failed(hint="The signature of the SAS does not match its fields.")
+    permissions = sas.permissions
+    if sas.is_delegated:
+        delegated = _verify_delegated(sas, text, account, keys, now)
+        permissions = "".join(letter for letter in permissions if letter in delegated)
+    elif not any(key.verify(text, sas.signature) for key in keys):
+        raise _wrong_signature()
     given = Terms(sas.start, sas.expiry, sas.permissions)
     terms = merge(given, _find_policy(sas.policy_id, policies))
     _check_window(terms.start, terms.expiry, now)
     return Grant(
-        permissions=terms.permissions,
+        permissions=permissions if sas.is_delegated else terms.permissions,
         service=service,
         services=sas.services,
         resource_types=sas.resource_types,
@@ -557,6 +636,24 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
     )
 
 
+def _verify_delegated(
+    sas: Sas, text: str, account: str, keys: Sequence[SigningKey], now: int
+) -> str:
+    """Return the letters that the owner of the user delegation key could delegate."""
+    if not sas.key.is_valid_at(now):
+        raise authentication_failed(
+            hint="The user delegation key of the SAS is not valid at this time: get a new one."
+        )
+    for letters, key in sas.key.signing_keys(keys, account):
+        if key.verify(text, sas.signature):
+            return letters
+    raise _wrong_signature()
+
+
+def _wrong_signature() -> NotAuthorizedError:
+    return authentication_failed(hint="The signature of the SAS does not match its fields.")
+
+
 def string_to_sign(sas: Sas, *, service: str, account: str) -> str:
     """Return the string to sign of a token."""
     if sas.is_account_sas:
@@ -565,12 +662,23 @@ def string_to_sign(sas: Sas, *, service: str, account: str) -> str:
             slots.append(sas.encryption_scope)
         return "".join(f"{slot}\n" for slot in slots)
     resource = canonical_resource(service, account, sas.name, sas.version)
-    slots = [sas.permissions, sas.start, sas.expiry, resource, sas.policy_id]
+    slots = [sas.permissions, sas.start, sas.expiry, resource]
+    slots += _key_slots(sas, service) if sas.is_delegated else [sas.policy_id]
     if sas.version >= _IP_VERSION:
         slots += [sas.ip_range, sas.protocols]
     if sas.version:
         slots.append(sas.version)
     return "\n".join([*slots, *_last_slots(sas, service)])
+
+
+def _key_slots(sas: Sas, service: str) -> list[str]:
+    """Return what a SAS that is signed with a user delegation key has instead of a policy."""
+    slots = [getattr(sas, field) for field in _KEY_FIELDS]
+    if service == "b" and sas.version >= _CORRELATION_VERSION:
+        slots += ["", "", sas.correlation_id]
+    if sas.version >= _USER_VERSION:
+        slots += ["", ""]
+    return slots
 
 
 def _last_slots(sas: Sas, service: str) -> list[str]:
@@ -583,6 +691,8 @@ def _last_slots(sas: Sas, service: str) -> list[str]:
         slots += [sas.resource, sas.snapshot]
     if sas.version >= _SCOPE_VERSION:
         slots.append(sas.encryption_scope)
+    if sas.is_delegated and sas.version >= _REQUEST_VERSION:
+        slots += ["", ""]
     return slots + [getattr(sas, field) for field in _OVERRIDES]
 
 
@@ -613,12 +723,16 @@ _REFUSALS = {
 }
 
 
-def no_credentials() -> NotAuthorizedError:
-    """Return the refusal of a request without a signature and without a SAS."""
+def no_credentials(challenge: str = "") -> NotAuthorizedError:
+    """Return the refusal of a request without a signature and without a SAS.
+
+    `challenge` is the one of the token issuer, if the server has one.
+    """
     return NotAuthorizedError(
         "NoAuthenticationInformation",
         "Server failed to authenticate the request. Please refer to the information"
         " in the www-authenticate header.",
+        facts={"www_authenticate": challenge} if challenge else None,
         hint="Sign the request with an account key, or use a SAS.",
         setting="credential",
     )

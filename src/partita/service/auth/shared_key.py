@@ -251,13 +251,6 @@ def authentication_failed(*, hint: str, setting: str = "") -> NotAuthorizedError
     )
 
 
-def no_delegation_keys() -> NotAuthorizedError:
-    return authentication_failed(
-        hint="User delegation keys are not supported: make the SAS with an account key.",
-        setting="credential",
-    )
-
-
 def malformed(*, hint: str) -> NotAuthorizedError:
     """Return the refusal of credentials of an unknown form."""
     return NotAuthorizedError(

@@ -1,0 +1,1 @@
+"""`partita certificate`: a TLS certificate for development."""
