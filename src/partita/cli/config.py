@@ -7,6 +7,7 @@ remembers where each value came from. Keys of accounts are never printed.
 import base64
 import binascii
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,16 @@ from partita.service.accounts.account import (
     DEVELOPMENT_KEY,
     check_account_name,
 )
+from partita.service.accounts.seeding import NamedPlace, parse_place
+from partita.service.auth.bearer import (
+    AUDIENCE,
+    ROLES_CLAIM,
+    SKEW_SECONDS,
+    SKEW_SECONDS_MAX,
+    is_fit_for_keys,
+)
+from partita.service.auth.roles import RoleRule, parse_role_rule
+from partita.service.hosting.event_sender import receiver_of
 from partita.service.http.message_bytes import HttpLimits
 from partita.storage.durability import Durability
 
@@ -31,6 +42,7 @@ CONSOLE_PORT = 10003
 SCRUB_DAYS, SCRUB_DAYS_MAX = 7, 365
 """The days in which everything is read once, and the most that can be set."""
 LOG_FORMATS = ("text", "json")
+OAUTH_MODES = ("off", "development")
 SLOW_MS, SLOW_MS_MAX = 100, 3_600_000
 """A request that takes longer is logged as slow, and the most that can be set."""
 OTEL_ONE_IN_MAX = 1_000_000_000
@@ -40,6 +52,7 @@ CONNECTIONS_MAX_MAX = 1_000_000
 KEY_BYTES_MIN = 32
 """The shortest key that is served beyond loopback: as long as the signatures that it makes."""
 MAKE_KEY = "`openssl rand -base64 64 | tr -d '\\n'`"
+_COPY_HOST = re.compile(r"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]|[0-9a-f:.]+)(?::[0-9]{1,5})?")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -106,6 +119,22 @@ class Config(msgspec.Struct, frozen=True):
     allowed_host: tuple[str, ...]
     allow_development_key_on_network: bool
     allow_old_sas: bool
+    copy_from_host: tuple[str, ...]
+    """Hosts, or hosts with a port, from which blobs may be copied."""
+    allow_empty: bool
+    create: tuple[NamedPlace, ...]
+    seed: Path | None
+    blob_events: Address | None
+    """Where notices of changed blobs are sent to; None: nowhere."""
+    oauth: str
+    """`off` or `development`: then tokens of every issuer are accepted."""
+    oauth_issuer: str | None
+    oauth_audience: tuple[str, ...]
+    oauth_jwks: Path | str | None
+    """A file or a URL; None: the issuer tells where its keys are."""
+    oauth_roles_claim: str
+    oauth_role: tuple[RoleRule, ...]
+    oauth_skew_seconds: int
     tls_cert: Path | None
     tls_key: Path | None
     connections_max: int
@@ -213,6 +242,7 @@ def check(config: Config) -> None:
         refuse_if_shared(config.tls_key, config.tls_key.stat())
     if config.console:
         _check_console(config)
+    _check_oauth(config)
     if not config.is_on_network:
         return
     short = [account.name for account in config.accounts if account.has_short_key]
@@ -228,6 +258,23 @@ def check(config: Config) -> None:
             hint="Give an account of your own (--account NAME --account-key-file FILE), or bind"
             " to 127.0.0.1, or accept the risk with --allow-development-key-on-network.",
         )
+
+
+def _check_oauth(config: Config) -> None:
+    """Refuse tokens that nothing verifies, except in development on this machine."""
+    if config.oauth == "development" and (config.is_on_network or config.tls_cert is None):
+        raise _invalid(
+            "--oauth development accepts the tokens of every issuer: it is for https on loopback.",
+            hint="Give --tls-cert and --tls-key (made by `partita certificate make`) and bind to"
+            " 127.0.0.1, or give --oauth-issuer.",
+        )
+    if config.oauth == "development" and config.oauth_issuer is not None:
+        raise _invalid(
+            "--oauth development accepts every issuer, and one is set.",
+            hint="Leave out --oauth development or --oauth-issuer.",
+        )
+    if config.oauth_issuer is None and (config.oauth_jwks is not None or config.oauth_role):
+        raise _invalid("The issuer of the tokens is missing.", hint="Give --oauth-issuer URL.")
 
 
 def _check_console(config: Config) -> None:
@@ -308,6 +355,16 @@ def warnings(config: Config) -> list[str]:
         said.append(
             "service SAS of versions before 2015-02-21 are accepted: one of a queue is also valid"
             " for a container with the same name, and one of a container for a queue."
+        )
+    if config.oauth_issuer is not None and config.is_on_network and config.tls_cert is None:
+        said.append(
+            "bearer tokens from other machines are refused, because they would be sent without TLS:"
+            " give --tls-cert and --tls-key."
+        )
+    if config.allow_empty:
+        said.append(
+            "every account can be emptied by one request that is signed with its key: use"
+            " --allow-empty for tests only."
         )
     if config.durability is Durability.FAST and not config.in_memory:
         said.append(
@@ -393,6 +450,20 @@ def _texts(raw: object, _folder: Path) -> tuple[str, ...]:
     return tuple(_text(part).removeprefix("[").removesuffix("]") for part in parts)
 
 
+def _copy_hosts(raw: object, _folder: Path) -> tuple[str, ...]:
+    """Read hosts, each with a port or without."""
+    parts = raw if isinstance(raw, list) else _text(raw).split(",")
+    hosts = tuple(_text(part).lower() for part in parts)
+    for host in hosts:
+        if not _COPY_HOST.fullmatch(host):
+            message = f"{host[:64]!r} is not a host from which blobs can be copied."
+            raise _invalid(
+                message,
+                hint="Give HOST or HOST:PORT, such as data.example.org or [2001:db8::1]:8080.",
+            )
+    return hosts
+
+
 def _port(raw: object, _folder: Path) -> int:
     try:
         port = int(str(raw))
@@ -423,6 +494,53 @@ def _one_in(raw: object, _folder: Path) -> int:
     text = str(raw)
     if not (text.isascii() and text.isdigit()) or int(text) > OTEL_ONE_IN_MAX:
         message = f"A whole number from 0 (none) to {OTEL_ONE_IN_MAX:,} is required."
+        raise _invalid(message)
+    return int(text)
+
+
+def _blob_events(raw: object, _folder: Path) -> Address:
+    address = Address(_text(raw))
+    receiver_of(address.text)  # raises if it names no receiver
+    return address
+
+
+def _oauth(raw: object, _folder: Path) -> str:
+    if raw not in OAUTH_MODES:
+        message = f"OAuth is one of: {', '.join(OAUTH_MODES)}."
+        raise _invalid(message)
+    return str(raw)
+
+
+def _issuer(raw: object, _folder: Path) -> str:
+    text = _text(raw)
+    if not is_fit_for_keys(text):
+        raise _invalid(
+            "An issuer is a URL that begins with https://.",
+            hint="Give --oauth-issuer exactly as the claim iss of the tokens has it.",
+        )
+    return text
+
+
+def _jwks(raw: object, folder: Path) -> Path | str:
+    text = _text(raw)
+    if "://" not in text:
+        return _path(text, folder)
+    if not is_fit_for_keys(text):
+        raise _invalid(
+            "The keys of an issuer are read by https, or by http from this machine.",
+            hint="Give --oauth-jwks a URL that begins with https://, or a file.",
+        )
+    return text
+
+
+def _role_rules(raw: object, folder: Path) -> tuple[RoleRule, ...]:
+    return tuple(map(parse_role_rule, _texts(raw, folder)))
+
+
+def _skew(raw: object, _folder: Path) -> int:
+    text = str(raw)
+    if not (text.isascii() and text.isdigit()) or int(text) > SKEW_SECONDS_MAX:
+        message = f"A whole number of seconds from 0 to {SKEW_SECONDS_MAX:,} is required."
         raise _invalid(message)
     return int(text)
 
@@ -548,6 +666,8 @@ def _shown(value: object) -> object:
             return os.fspath(value)
         case AccountKeys() | Address():
             return value.shown
+        case RoleRule() | NamedPlace():
+            return value.text
         case tuple():
             return [_shown(part) for part in value]
         case _:
@@ -577,6 +697,18 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "allowed_host": (_texts, ()),
     "allow_development_key_on_network": (_truth, False),
     "allow_old_sas": (_truth, False),
+    "copy_from_host": (_copy_hosts, ()),
+    "allow_empty": (_truth, False),
+    "create": (lambda raw, folder: tuple(map(parse_place, _texts(raw, folder))), ()),
+    "seed": (_path, None),
+    "blob_events": (_blob_events, None),
+    "oauth": (_oauth, "off"),
+    "oauth_issuer": (_issuer, None),
+    "oauth_audience": (_texts, (AUDIENCE,)),
+    "oauth_jwks": (_jwks, None),
+    "oauth_roles_claim": (lambda raw, _folder: _text(raw), ROLES_CLAIM),
+    "oauth_role": (_role_rules, ()),
+    "oauth_skew_seconds": (_skew, SKEW_SECONDS),
     "tls_cert": (_path, None),
     "tls_key": (_path, None),
     "connections_max": (_count, HttpLimits().connections_max),

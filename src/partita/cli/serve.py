@@ -26,10 +26,18 @@ from partita.cli.reload import ServeFile, reload, serve_file
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, PartitaError
 from partita.heat.answers import route as heat_route
-from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Accounts
+from partita.service.accounts.account import (
+    DEVELOPMENT_ACCOUNT,
+    DEVELOPMENT_KEY,
+    Account,
+    Accounts,
+)
 from partita.service.accounts.respond import Front
+from partita.service.accounts.seeding import create, seed
 from partita.service.analytics.recorder import Recorder
+from partita.service.auth.bearer import TokenIssuer
 from partita.service.backup.scrubbing import Scrubber
+from partita.service.hosting.event_sender import EventSender, receiver_of
 from partita.service.hosting.locations import Remote
 from partita.service.hosting.opening import open_accounts
 from partita.service.hosting.server import Server, Servers, TlsFiles, run, serve_until_stopped
@@ -341,7 +349,13 @@ async def build(
                 scrubber = Scrubber(folder, account.blobs.store, config.scrub_days, clock)
                 opened.push_async_callback(scrubber.close)
                 scrubber.start()
-        known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
+        known = Accounts(
+            accounts, clock, allows_old_sas=config.allow_old_sas, copy_hosts=config.copy_from_host
+        )
+        known.allows_empty = config.allow_empty
+        known.issuer = await _issuer_of(config, clock)
+        await _prepare(accounts[0], config)
+        sender = await opened.enter_async_context(_event_sender(config, known, clock))
         budget = ByteBudget(HttpLimits().unauthenticated_bytes_max)
         meters = {kind.name: ServiceMeter(kind.name) for kind in KINDS if kind.name in config.ports}
         servers = {
@@ -359,6 +373,7 @@ async def build(
             token, token_file = token_of(config, clock)
         operations = _operations_of(config, meters, known, clock, token)
         operations.servers.update(servers)
+        operations.further += [] if sender is None else [sender.families]
         _observe(config, operations, clock, logs)
         if config.otel:
             opened.push_async_callback(asyncio.to_thread, _trace(config, operations, clock))
@@ -372,6 +387,66 @@ async def build(
             stopping,
             failed,
         )
+
+
+@contextlib.asynccontextmanager
+async def _event_sender(
+    config: Config, accounts: Accounts, clock: Clock
+) -> AsyncIterator[EventSender | None]:
+    """Send notices of changed blobs while the server runs, if a receiver is set."""
+    if config.blob_events is None:
+        yield None
+        return
+    sender = EventSender(receiver_of(config.blob_events.text), accounts, clock)
+    accounts.blob_events = sender
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+async def _prepare(account: Account, config: Config) -> None:
+    """Create what the settings name, in the first account."""
+    if config.seed is not None:
+        await seed(account, config.seed)
+    for place in config.create:
+        await create(account, place)
+
+
+async def _issuer_of(config: Config, clock: Clock) -> TokenIssuer | None:
+    """Return what checks bearer tokens; a file of keys must be readable now, a URL later."""
+    if config.oauth == "off" and config.oauth_issuer is None:
+        return None
+    try:
+        from partita.service.auth.tokens import TokenRules  # noqa: PLC0415 - it needs an extra
+        from partita.service.hosting.token_issuer import (  # noqa: PLC0415
+            DevelopmentIssuer,
+            Issuer,
+        )
+    except ImportError as error:
+        raise ConfigurationError(
+            "Configuration",
+            "Bearer tokens need packages that are not installed.",
+            facts={"package": error.name or ""},
+            hint="Run: pip install './partita[oauth]', or leave the --oauth flags out.",
+        ) from error
+    if config.oauth_issuer is None:
+        return DevelopmentIssuer()
+    rules = TokenRules(
+        config.oauth_issuer,
+        config.oauth_audience,
+        config.oauth_roles_claim,
+        config.oauth_role,
+        config.oauth_skew_seconds,
+    )
+    issuer = Issuer(rules, config.oauth_jwks, clock)
+    try:
+        await issuer.read()
+    except ConfigurationError as error:
+        if isinstance(config.oauth_jwks, Path):
+            raise
+        logger.warning("%s %s %s", error.message, error.facts["reason"], error.hint)
+    return issuer
 
 
 def _observe(config: Config, operations: Operations, clock: Clock, logs: Logs | None) -> None:
@@ -399,7 +474,7 @@ def _trace(config: Config, operations: Operations, clock: Clock) -> Callable[[],
             "Configuration",
             "Traces need packages that are not installed.",
             facts={"package": error.name or ""},
-            hint="Run: pip install 'partita[otel]', or leave --otel out.",
+            hint="Run: pip install './partita[otel]', or leave --otel out.",
         ) from error
     traces = Traces(clock, otlp_processor(), version=partita.__version__, one_in=config.otel_one_in)
     for meter in operations.meters.values():
@@ -463,7 +538,7 @@ def _server_of(  # noqa: PLR0913 - what the server of a service is built from
         kind.build(accounts, clock), accounts, clock, allowed_hosts=frozenset(config.allowed_host)
     )
     return Server(
-        front.respond,
+        front.begin,
         hosts=config.host,
         port=config.ports[kind.name],
         limits=msgspec.structs.replace(

@@ -66,6 +66,44 @@ SETTINGS = (
         "container with the same name.",
         default=None,
     ),
+    option(
+        "--copy-from-host HOST",
+        "Another server from which blobs may be copied, HOST or HOST:PORT; may be repeated.",
+        multiple=True,
+    ),
+    option(
+        "--create KIND:NAME",
+        "Create table:NAME, queue:NAME or container:NAME in the first account at the start; may be"
+        " repeated.",
+        multiple=True,
+    ),
+    option("--seed DIR", "Create and fill at the start what the first account does not have."),
+    flag("--allow-empty", "Let accounts with own keys be emptied by a request.", default=None),
+    option(
+        "--blob-events URL",
+        "Send notices of changed blobs to a webhook, or to nats://HOST:4222/SUBJECT (none).",
+    ),
+    option(
+        "--oauth off|development",
+        "development: accept tokens of every issuer, on loopback by https only (off).",
+    ),
+    option("--oauth-issuer URL", "Accept bearer tokens of this issuer (none)."),
+    option(
+        "--oauth-audience TEXT",
+        "Audience that tokens must name; may be repeated (https://storage.azure.com).",
+        multiple=True,
+    ),
+    option(
+        "--oauth-jwks URL|FILE",
+        "Public keys of the issuer (as it describes itself at /.well-known/openid-configuration).",
+    ),
+    option("--oauth-roles-claim NAME", "Claim with the roles of a token (roles)."),
+    option(
+        "--oauth-role VALUE=ROLE[@ACCOUNT]",
+        "Azure data role that a value of that claim stands for; may be repeated.",
+        multiple=True,
+    ),
+    option("--oauth-skew-seconds N", "How far the clock of the issuer may differ (300)."),
     option("--tls-cert FILE", "Certificate chain in PEM."),
     option("--tls-key FILE", "Its private key in PEM."),
     option("--connections-max N", "Connections of each service (4096)."),

@@ -44,7 +44,7 @@ def _copy(given: Given) -> int:
         try:
             copy_account = load("partita.cli.account.copying:copy_account")
         except ModuleNotFoundError as error:
-            hint = 'Install what PostgreSQL stores need: pip install "partita[scaleout]".'
+            hint = 'Install what PostgreSQL stores need: pip install "./partita[scaleout]".'
             raise not_installed(error, hint) from error
         facts = copy_account(given)
     show(facts, is_json=given.json)
@@ -58,7 +58,7 @@ def _rotate(given: Given) -> int:
 
 account = Family(
     "account",
-    "Back up, restore, verify and copy a whole account; rotate its keys.",
+    "Back up, restore, verify, copy and empty a whole account; rotate its keys.",
     Family(
         "keys",
         "The keys of an account.",
@@ -76,6 +76,19 @@ account = Family(
             runs=_rotate,
             example="partita account keys rotate --account-key-file orders.key --key 2",
         ),
+    ),
+    Verb(
+        "empty",
+        "Remove all tables, queues, containers and service properties, for the next test.",
+        Argument("ACCOUNT", "Name of the account."),
+        option(
+            "--connect WHERE",
+            "Connection string of a running server, or the folder of the data ($PARTITA_CONNECT).",
+        ),
+        flag("--allow-empty", "In a folder, also another account than devstoreaccount1."),
+        JSON,
+        runs=lambda given: _run(given, "emptying:empty_account"),
+        example="partita account empty devstoreaccount1 --connect UseDevelopmentStorage=true",
     ),
     Verb(
         "backup",
@@ -124,8 +137,8 @@ account = Family(
     Verb(
         "copy",
         "Copy a whole account between a folder and PostgreSQL; continue a copy that was ended.",
-        Argument("SOURCE", "Folder of the data, or postgresql://USER@HOST/DATABASE."),
-        option("--to WHERE", "Folder of the data, or the URL of a database.", required=True),
+        Argument("SOURCE", "Folder of the data, postgresql://USER@HOST/DATABASE, or local:FOLDER."),
+        option("--to WHERE", "The same for the target.", required=True),
         ACCOUNT,
         option("--blob-store URL", "Objects of the database: file://, s3://, az:// or gs://."),
         option(

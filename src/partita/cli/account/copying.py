@@ -1,15 +1,19 @@
 """`partita account copy`: copy a whole account between a folder and PostgreSQL."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from partita.cli.kit.accounts import account_folder
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, Table
+from partita.cli.kit.local_database import started_store
 from partita.cli.kit.progress import Bar
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
+from partita.local_postgres import has_local_store
 from partita.scaleout.connections.location import SCHEMES, Location
 from partita.scaleout.copying.contract import Source, Target
 from partita.scaleout.copying.copier import Copier, Inventory, PartCopied, Report, inventory_of
@@ -21,6 +25,8 @@ from partita.service.accounts.account import check_account_name
 from partita.storage.durability import Durability
 
 _IN_FOLDER = "partita:"
+_LOCAL = "local:"
+"""Before a data folder: the database that `serve --store postgres --local` has in it."""
 _SHOWN = {
     "table": ("tables", "entities"),
     "queue": ("queues", "messages"),
@@ -107,16 +113,29 @@ def copy_account(given: Given) -> Facts:
     return asyncio.run(_copy(given))
 
 
+class _Database(NamedTuple):
+    """Where an account is in PostgreSQL."""
+
+    location: Location
+    blob_store: str | None
+    place: str = ""
+
+
 async def _copy(given: Given) -> Facts:
-    account, source = await _source(given)
     clock = SystemClock()
     begun = clock.monotonic()
-    try:
+    async with contextlib.AsyncExitStack() as opened:
+        source_at = await opened.enter_async_context(_database(given.source, given.blob_store))
+        account, source = await _source(given, source_at)
+        opened.push_async_callback(source.close)
         await source.open()
         if given.dry_run:
             async with source.moment():
                 return _contents(account, source.identity, given.to, await inventory_of(source))
-        target = _target(given, account)
+        target_at = await opened.enter_async_context(
+            _database(given.to, given.blob_store, is_new=True)
+        )
+        target = _target(given, account, target_at)
         with Bar(given.verb, is_hidden=given.json or given.quiet, shows_rate=True) as bar:
             try:
                 await target.open()
@@ -127,34 +146,60 @@ async def _copy(given: Given) -> Facts:
                 report = await copier.run()
             finally:
                 await target.close()
-    finally:
-        await source.close()
     return _copied(account, (source, target), report, clock.monotonic() - begun)
 
 
-async def _source(given: Given) -> tuple[str, Source]:
-    if not _is_database(given.source):
+@contextlib.asynccontextmanager
+async def _database(
+    where: str, blob_store: str | None, *, is_new: bool = False
+) -> AsyncIterator[_Database | None]:
+    """Yield the database that a text names, started if it is one of --local; None for a folder."""
+    if _is_database(where):
+        yield _Database(Location.parse(where), blob_store)
+        return
+    if not where.startswith(_LOCAL):
+        yield None
+        return
+    folder = _folder(where.removeprefix(_LOCAL))
+    if not is_new and not has_local_store(folder):
+        raise ConfigurationError(
+            "FolderUnusable",
+            f"The folder {folder} holds no database of serve --local.",
+            hint="Give the folder that serve --path names.",
+        )
+    async with started_store(folder) as (url, blobs):
+        place = f"{_LOCAL}{folder.absolute()}"
+        yield _Database(Location.parse(url), blob_store or blobs, place)
+
+
+async def _source(given: Given, database: _Database | None) -> tuple[str, Source]:
+    if database is None:
         folder = account_folder(_folder(given.source), given.account)
         return folder.absolute().name, FolderSource(folder, SystemClock())
-    location, durability = Location.parse(given.source), Durability(given.durability)
-    account = given.account
+    durability, account = Durability(given.durability), given.account
     if account is None:
-        account = _only(await accounts_of(location, durability), str(location))
+        found = await accounts_of(database.location, durability)
+        account = _only(found, database.place or str(database.location))
     return account, PostgresSource(
-        location, account, blob_store=given.blob_store, durability=durability
+        database.location,
+        account,
+        blob_store=database.blob_store,
+        durability=durability,
+        place=database.place,
     )
 
 
-def _target(given: Given, account: str) -> Target:
+def _target(given: Given, account: str, database: _Database | None) -> Target:
     check_account_name(account)
-    if not _is_database(given.to):
+    if database is None:
         return FolderTarget(_folder(given.to) / account, SystemClock())
     return PostgresTarget(
-        Location.parse(given.to),
+        database.location,
         account,
-        blob_store=given.blob_store,
+        blob_store=database.blob_store,
         durability=Durability(given.durability),
         clock=SystemClock(),
+        place=database.place,
     )
 
 
@@ -168,7 +213,8 @@ def _folder(where: str) -> Path:
         raise ConfigurationError(
             "Configuration",
             "An account is in a folder or in a PostgreSQL database.",
-            hint="Give the folder that serve --path names, or postgresql://USER@HOST/DATABASE.",
+            hint="Give the folder that serve --path names, postgresql://USER@HOST/DATABASE, or "
+            "local:FOLDER for a folder of serve --store postgres --local.",
         )
     return Path(text).expanduser()
 

@@ -22,6 +22,8 @@ from partita.ticks import Clock
 
 if TYPE_CHECKING:
     from partita.heat.recorder import Heat
+    from partita.service.accounts.blob_events import BlobEvents
+    from partita.service.auth.bearer import TokenIssuer
 
 DEVELOPMENT_ACCOUNT = development.DEVELOPMENT_ACCOUNT
 DEVELOPMENT_KEY = development.DEVELOPMENT_KEY
@@ -108,6 +110,7 @@ class Account:
         self._tell_properties()
 
     def _tell_properties(self) -> None:
+        self.blobs.keeper.retention = self.properties["b"].retention
         for listener in self.on_properties:
             listener()
 
@@ -116,11 +119,24 @@ class Accounts(dict[str, Account]):
     """The accounts of one server, by name."""
 
     def __init__(
-        self, accounts: Iterable[Account], clock: Clock, *, allows_old_sas: bool = False
+        self,
+        accounts: Iterable[Account],
+        clock: Clock,
+        *,
+        allows_old_sas: bool = False,
+        copy_hosts: Iterable[str] = (),
     ) -> None:
         super().__init__((account.name, account) for account in accounts)
         self.allows_old_sas = allows_old_sas
         """Whether service SAS are accepted that do not name their service."""
+        self.copy_hosts = frozenset(copy_hosts)
+        """Other servers from which blobs may be copied: hosts, or hosts with a port."""
+        self.allows_empty = False
+        """Whether accounts with keys of their own may be emptied by a request."""
+        self.blob_events: BlobEvents | None = None
+        """Told about blobs that were created or deleted."""
+        self.issuer: TokenIssuer | None = None
+        """Checks bearer tokens; without it they are refused."""
         # It has keys but no tables: no request can be signed with its key.
         self._unknown = Account("", [])
         self._unknown.keys = [SigningKey(clock.random_bytes(64))]

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
+from partita.blobs.rules.model import Retention
 from partita.errors import DamageError, InvalidRequestError, LimitExceededError
 from partita.policies import Policy
 from partita.refusals import invalid_xml, invalid_xml_value
@@ -44,7 +45,12 @@ LOGGING_VERSIONS = ("1.0", "2.0")
 METRICS_VERSIONS = ("1.0",)
 
 _ROOT_NAMES = ("Logging", "HourMetrics", "MinuteMetrics", "Cors")
-_BLOB_NAMES = ("DeleteRetentionPolicy", "StaticWebsite", "DefaultServiceVersion")
+_KEPT_NAMES = ("IsVersioningEnabled", "ContainerDeleteRetentionPolicy")
+"""Elements that the Azure service does not have in this document."""
+_BLOB_NAMES = (
+    *("DeleteRetentionPolicy", "StaticWebsite", "DefaultServiceVersion"),
+    *_KEPT_NAMES,
+)
 _WEBSITE_NAMES = ("IndexDocument", "ErrorDocument404Path", "DefaultIndexDocumentPath")
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "MERGE", "POST", "OPTIONS", "PUT", "PATCH"})
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -77,7 +83,7 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteRetention(msgspec.Struct, frozen=True, gc=False):
-    """How long to keep deleted blobs; stored and returned, without effect."""
+    """How long to keep deleted blobs."""
 
     days: int | None = None
     """None: deleted blobs are not kept."""
@@ -105,6 +111,21 @@ class ServiceProperties(msgspec.Struct, frozen=True, gc=False):
     static_website: StaticWebsite = StaticWebsite()
     default_version: str | None = None
     """The API version of requests that name none."""
+    keeps_versions: bool = False
+    """In the Azure service, this and the next one are set by its management API."""
+    container_retention_days: int | None = None
+    """How long to keep deleted containers; None: they are not kept."""
+
+    @property
+    def retention(self) -> Retention:
+        """Return what the blob service keeps."""
+        deleted = self.delete_retention
+        return Retention(
+            self.keeps_versions,
+            deleted.days,
+            self.container_retention_days,
+            deleted.allows_permanent_delete,
+        )
 
 
 def encode(properties: ServiceProperties) -> bytes:
@@ -179,7 +200,7 @@ def parse_properties(
     root = parse_xml(body, "StorageServiceProperties")
     of_blobs = _BLOB_NAMES if service == "b" else ()
     if version < HOUR_AND_MINUTE_VERSION:
-        members = _members(root, ("Logging", "Metrics", *of_blobs[2:]))
+        members = _members(root, ("Logging", "Metrics", *of_blobs[2:3]))
         _required(members, "Logging")
         members["HourMetrics"] = _required(members, "Metrics")
     else:
@@ -359,7 +380,20 @@ def _print_of_blobs(properties: ServiceProperties) -> str:
             if properties.default_version
             else ""
         )
+        + _print_kept(properties)
     )
+
+
+def _print_kept(properties: ServiceProperties) -> str:
+    """Print what the Azure service does not have in this document, if it is set."""
+    days = properties.container_retention_days
+    text = _print_boolean("IsVersioningEnabled", True) if properties.keeps_versions else ""  # noqa: FBT003
+    if days is not None:
+        text += element(
+            "ContainerDeleteRetentionPolicy",
+            _print_boolean("Enabled", True) + element("Days", str(days)),  # noqa: FBT003
+        )
+    return text
 
 
 def _print_logging(logging: Logging) -> str:
@@ -479,5 +513,7 @@ _READERS: dict[str, tuple[str, Callable[[Element], object]]] = {
     "DeleteRetentionPolicy": ("delete_retention", _delete_retention),
     "StaticWebsite": ("static_website", _static_website),
     "DefaultServiceVersion": ("default_version", _default_version),
+    "IsVersioningEnabled": ("keeps_versions", _boolean),
+    "ContainerDeleteRetentionPolicy": ("container_retention_days", _retention_days),
 }
 """The parser of each element, and the field that it sets."""

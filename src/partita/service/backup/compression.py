@@ -117,5 +117,5 @@ def _zstandard() -> Any:
         raise ConfigurationError(
             "NotInstalled",
             "The backup is compressed with zstd, and the package zstandard is not installed.",
-            hint='Run: pip install "partita[zstd]".',
+            hint='Run: pip install "./partita[zstd]".',
         ) from error

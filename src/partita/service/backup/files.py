@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import apsw
 
+from partita.blobs.store.rows import EARLIER_SCHEMA as BLOBS_EARLIER_SCHEMA
 from partita.blobs.store.rows import SCHEMA as BLOBS_SCHEMA
 from partita.errors import ConfigurationError, DamageError, PartitaError
 from partita.queues.sqlite_store import SCHEMA as QUEUES_SCHEMA
@@ -204,7 +205,7 @@ def check_database(path: Path, contents: list[Content], progress: Progress) -> N
 def _check_database(database: apsw.Connection, contents: list[Content]) -> None:
     if database.pragma("application_id") != APPLICATION_ID:
         raise _database_damaged("it was not written by Partita")
-    check_all(database, schema_of(*ACCOUNT_SCHEMAS))
+    check_all(database, schema_of(*ACCOUNT_SCHEMAS), schema_of(BLOBS_EARLIER_SCHEMA))
     found = str(database.pragma("integrity_check"))
     if found != "ok":
         raise _database_damaged(found.partition("\n")[0])

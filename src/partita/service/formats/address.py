@@ -77,7 +77,12 @@ def parse_query(query: str) -> list[tuple[str, str]]:
 
 def _decode_form(text: str) -> str:
     text = text.replace("+", " ")
-    if "%" not in text:
+    if "%" in text:
+        # Most of the escapes that clients send; all of an escaped percent sign remains.
+        plain = text.replace("%20", " ").replace("%27", "'").replace("%24", "$")
+        if "%" not in plain:
+            return plain
+    else:
         return text
     try:
         return unquote_to_bytes(text).decode()

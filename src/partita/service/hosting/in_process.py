@@ -7,6 +7,7 @@ them; acknowledged writes are as durable as with a server.
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from partita.loop_thread import LoopThread
 from partita.service.accounts import development
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.respond import Front
+from partita.service.hosting.listening import Listening, listen
 from partita.service.hosting.opening import Place, open_accounts
 from partita.service.hosting.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 from partita.service.http.request import Request, Response
@@ -66,16 +68,7 @@ def open_account(
     ...     staff.get_entity("Sales", "00010")["Name"]
     'Ken'
     """
-    try:
-        import azure.data.tables  # noqa: PLC0415 - in the extra `azure`
-        import azure.storage.blob  # noqa: PLC0415
-        import azure.storage.queue  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise ConfigurationError(
-            "Configuration",
-            "The official Azure SDK is not installed.",
-            hint="Run: pip install 'partita[azure]'",
-        ) from error
+    require_sdk()
     modes = [mode.value for mode in Durability]
     if durability not in modes:
         raise ConfigurationError(
@@ -93,6 +86,20 @@ def open_account(
     where = url if url is not None or path is None else Path(path)
     place = Place(where, Durability(durability), blob_store)
     return LocalAccount(place, clock or SystemClock(), enforce_targets=enforce_targets)
+
+
+def require_sdk() -> None:
+    """Raise ConfigurationError if the official clients are not installed."""
+    try:
+        import azure.data.tables  # noqa: PLC0415 - in the extra `azure`
+        import azure.storage.blob  # noqa: PLC0415
+        import azure.storage.queue  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            "Configuration",
+            "The official Azure SDK is not installed.",
+            hint="Run: pip install './partita[azure]'",
+        ) from error
 
 
 class LocalAccount:
@@ -116,6 +123,8 @@ class LocalAccount:
             kind.name: Front(kind.build(accounts, self._clock), accounts, self._clock)
             for kind in KINDS
         }
+        self._listening: Listening | None = None
+        self._listening_once = threading.Lock()
         self.aio = AsyncClients(self)
         self.around: Around | None = None
         """Called between the clients and the services if set: tests inject faults here."""
@@ -154,6 +163,34 @@ class LocalAccount:
         from azure.data.tables import TableServiceClient  # noqa: PLC0415 - an extra
 
         return TableServiceClient(**self.client_arguments(TABLES))
+
+    def listen(self) -> Listening:
+        """Serve the account on free ports of 127.0.0.1 until it is closed; return where.
+
+        For clients that need a socket: programs in other processes and other languages. They and
+        the clients of this object see the same tables, queues and blobs. A second call returns
+        what the first one returned.
+
+        >>> import partita
+        >>> from azure.data.tables import TableServiceClient
+        >>> with partita.open_account(None) as account:
+        ...     _ = account.tables.create_table("Staff")
+        ...     text = account.listen().connection_string
+        ...     with TableServiceClient.from_connection_string(text) as client:
+        ...         [table.name for table in client.list_tables()]
+        ['Staff']
+        """
+        with self._listening_once:
+            if self._listening is None:
+                starting = listen(self._fronts, self._account, self._clock)
+                entering = self._opened.enter_async_context(starting)
+                self._listening = self._thread.submit(entering).result()
+            return self._listening
+
+    @property
+    def connection_string(self) -> str:
+        """What clients with a socket are given; calls `listen`."""
+        return self.listen().connection_string
 
     def client_arguments(self, kind: ServiceKind, *, is_async: bool = False) -> dict[str, Any]:
         """Return the arguments of a client of this service: in-process transport, account key."""

@@ -125,5 +125,5 @@ def import_scaleout(name: str) -> Any:
             "Configuration",
             "PostgreSQL as the store needs packages that are not installed.",
             facts={"package": error.name or ""},
-            hint="Run: pip install 'partita[scaleout]', or 'partita[fleet]' for --local.",
+            hint="Run: pip install './partita[scaleout]', or 'partita[fleet]' for --local.",
         ) from error

@@ -24,7 +24,7 @@ from partita.loop_thread import new_event_loop
 from partita.service.http.connections import ByteBudget, Connection, Connections
 from partita.service.http.handshakes import TlsListener
 from partita.service.http.message_bytes import TABLE_DIALECT, Dialect, HttpLimits
-from partita.service.http.protocol import Fixed, HttpProtocol, Respond, Turn
+from partita.service.http.protocol import Fixed, HttpProtocol, RespondAtOnce, Turn
 from partita.service.http.request import Observer, Response
 from partita.service.http.watchdog import LoopWatchdog
 from partita.ticks import Clock
@@ -47,7 +47,7 @@ class Server:
 
     def __init__(  # noqa: PLR0913 - what a server is built from, by name
         self,
-        respond: Respond,
+        respond: RespondAtOnce,
         *,
         hosts: Sequence[str] = ("127.0.0.1",),
         port: int = 0,

@@ -11,6 +11,7 @@ checked before its body is read.
 
 import asyncio
 import logging
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -64,6 +65,8 @@ Respond = Callable[[Request], Coroutine[Any, Any, Response]]
 Until its first suspension it runs outside any task: it may await futures, but may enter
 `asyncio.timeout` or a task group only after it has suspended once.
 """
+RespondAtOnce = Callable[[Request], Response | Coroutine[Any, Any, Response]]
+"""The same, which may also return an answer."""
 Fixed = Mapping[str, Callable[[], Response]]
 """Paths that are answered before `respond`, such as the health of the process."""
 
@@ -123,6 +126,16 @@ def resumed(
         turn.measure(request, started)
         response: Response = finished.value
         return response
+
+
+_VERSION = sys.version_info
+WRITELINES_NEVER_PAUSES: Final = (3, 12) <= _VERSION < (3, 12, 9) or (3, 13) <= _VERSION < (
+    3,
+    13,
+    2,
+)
+"""CVE-2024-12254 of CPython: after `writelines` a transport of asyncio's own loop never tells its
+protocol to stop, so that a client that does not read would fill the memory of the server."""
 
 
 class Turn:
@@ -194,7 +207,10 @@ class Turn:
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         for transport, head, body in unsent:
             if body:
-                transport.writelines((head, body))
+                if WRITELINES_NEVER_PAUSES:
+                    transport.write(head + body)
+                else:
+                    transport.writelines((head, body))
             else:
                 transport.write(head)
 
@@ -256,7 +272,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def __init__(  # noqa: PLR0913, PLR0915 - the whole state of a connection
         self,
-        respond: Respond,
+        respond: RespondAtOnce,
         limits: HttpLimits,
         connections: Connections,
         *,
@@ -887,6 +903,9 @@ class HttpProtocol(asyncio.Protocol):
             return
         try:
             coroutine = self._respond(request)
+            if isinstance(coroutine, Response):
+                self._send(request, coroutine, connection, turn.measure(request, started))
+                return
             awaited = coroutine.send(None)
         except StopIteration as finished:
             seconds = turn.measure(request, started)

@@ -7,7 +7,7 @@ answer contains no value of an entity and no secret.
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
@@ -80,6 +80,8 @@ class Operations:
         """By the name of the service; added when they are built."""
         self.log_dropped: Callable[[], int] = lambda: 0
         """Lines of all logs that were dropped because their writer was too slow."""
+        self.further: list[Callable[[], Sequence[Family]]] = []
+        """Return metrics of other parts of the server."""
         self.routes: dict[str, Route] = {"/api/v1/now": self._now}
         """By path; other parts of the server add theirs."""
         self._clock = clock
@@ -208,6 +210,8 @@ class Operations:
             "Lines of logs that were dropped because their reader was too slow.",
             [Sample(self.log_dropped())],
         )
+        for families in self.further:
+            yield from families()
         yield from collect()
 
     def _server_families(self) -> Iterator[Family]:

@@ -29,6 +29,7 @@ class QueueService:
     name = "queue"
     default_version = DEFAULT_VERSION
     allows_anonymous = False
+    read_now = None
 
     async def policies(self, account: Account, sas: Sas) -> Sequence[Policy]:
         try:
@@ -123,6 +124,8 @@ class QueueService:
                 )
             case wire.GetQueueStatistics():
                 return service_documents.get_statistics(authorized)
+            case wire.GetQueueDelegationKey():
+                return service_documents.get_user_delegation_key(authorized, call.key, self.letter)
             case _:
                 assert_never(call)
 

@@ -14,9 +14,8 @@ from partita.errors import InvalidRequestError
 from partita.queues import limits
 from partita.queues.message import message_too_large
 from partita.refusals import invalid_parameter, unsupported_media_type
-from partita.service.auth import sas
+from partita.service.auth import delegation, roles, sas
 from partita.service.auth.sas import Need
-from partita.service.auth.shared_key import no_delegation_keys
 from partita.service.formats.address import decode_name, invalid_uri
 from partita.service.formats.metadata_wire import metadata_of
 from partita.service.formats.query_options import (
@@ -182,6 +181,13 @@ class GetQueueStatistics(msgspec.Struct, frozen=True):
         return Need(sas.SERVICE, sas.READ)
 
 
+class GetQueueDelegationKey(msgspec.Struct, frozen=True):
+    key: delegation.KeyTerms
+
+    def need(self) -> Need:
+        return Need(sas.SERVICE, roles.DELEGATE)
+
+
 QueueCall = (
     ListQueues
     | CreateQueue
@@ -199,6 +205,7 @@ QueueCall = (
     | GetQueueProperties
     | SetQueueProperties
     | GetQueueStatistics
+    | GetQueueDelegationKey
 )
 READS = (
     ListQueues,
@@ -226,6 +233,7 @@ OPERATIONS: dict[type, str] = {
     GetQueueProperties: "GetQueueServiceProperties",
     SetQueueProperties: "SetQueueServiceProperties",
     GetQueueStatistics: "GetQueueServiceStats",
+    GetQueueDelegationKey: "GetUserDelegationKey",
 }
 """The operation of each call as Storage Analytics names it."""
 
@@ -236,7 +244,7 @@ def decode(
     """Decode a request; `path` is the path after the account."""
     resource, options = parse_queue_resource(path), options_of(pairs)
     if resource.queue is None:
-        return _decode_service(request.method, options)
+        return _decode_service(request, options)
     _check_media_type(request)
     if resource.message_id is not None:
         return _decode_message(request, resource.queue, resource.message_id, options)
@@ -262,7 +270,8 @@ def parse_queue_resource(path: str) -> QueueResource:
             raise invalid_uri("Use /queue, /queue/messages or /queue/messages/id.")
 
 
-def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
+def _decode_service(request: Request, options: Mapping[str, str]) -> QueueCall:
+    method = request.method
     comp = options.get("comp", "").lower()
     if options.get("restype", "").lower() != "service":
         if comp != "list":
@@ -277,7 +286,7 @@ def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
         case "stats", "GET" | "HEAD":
             return GetQueueStatistics()
         case "userdelegationkey", "POST":
-            raise no_delegation_keys()
+            return GetQueueDelegationKey(delegation.parse_key_terms(request.body))
         case (("properties" | "stats" | "userdelegationkey"), _):
             raise unsupported_verb()
         case _:

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.errors import InvalidRequestError, LimitExceededError, NotAuthorizedError, PartitaError
+from partita.errors import InvalidRequestError, LimitExceededError, PartitaError
 from partita.queues import limits
+from partita.service.auth.delegation import KeyTerms
 from partita.service.formats.address import parse_query
 from partita.service.formats.xml_text import escape, is_legal, parse_xml, text_of
 from partita.service.http.request import Request
 from partita.service.queues import wire
+from partita.ticks import TICKS_PER_SECOND
 
 VERSION = "2026-10-06"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])).filter(is_legal)
@@ -264,9 +266,21 @@ def test_other_paths_name_nothing(path: str) -> None:
     assert refusal("GET", path)[0] == "InvalidUri"
 
 
-def test_a_user_delegation_key_needs_a_token_that_nobody_has() -> None:
-    with pytest.raises(NotAuthorizedError):
-        decoded("POST", "", "restype=service&comp=userdelegationkey")
+def test_a_user_delegation_key_is_asked_for_with_its_times() -> None:
+    body = b"<KeyInfo><Start></Start><Expiry>1970-01-01T00:00:02Z</Expiry></KeyInfo>"
+
+    call = decoded("POST", "", "restype=service&comp=userdelegationkey", body=body)
+
+    assert call == wire.GetQueueDelegationKey(KeyTerms(2 * TICKS_PER_SECOND))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<KeyInfo/>", b"<KeyInfo><Expiry>soon</Expiry></KeyInfo>", b"<Other/>"],
+)
+def test_a_user_delegation_key_without_an_expiry_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        decoded("POST", "", "restype=service&comp=userdelegationkey", body=body)
 
 
 @pytest.mark.parametrize(
