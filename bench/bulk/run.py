@@ -93,19 +93,14 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(rates, report.save("bulk", document))
-    return bool(options.demand) and any(word != "yes" for _, word in verdicts)
+    return bool(options.demand) and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--entities", type=int, default=200_000, help="a multiple of 10,000")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="20,000 entities, one round")
-    parser.add_argument("--demand", action="store_true", help="a missed target is a failure")
-    options = parser.parse_args()
-    if options.quick:
-        options.entities, options.rounds = 20_000, 1
-    return options
+    return report.read_options(parser, "20,000 entities, one round", entities=20_000, rounds=1)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from partita.bulk.scanning import Scan
 from partita.bulk.wire import Query, TableClient
 from partita.bulk.work import reading
 from support.live import PATIENCE_SECONDS, LiveServer
+from support.repeats import repeat
 
 ALL_TYPES = (
     '{"PartitionKey":"%s","RowKey":"%s","S":"a,\\"b\\"\\nc","E":"","I":7,"D":3750.0,"T":true,'
@@ -412,7 +413,10 @@ def _kill_soon(process: subprocess.Popen[str], seconds: float) -> None:
         process.communicate()
 
 
-KILLS = [pytest.param(2, id="few"), pytest.param(50, id="many", marks=pytest.mark.proof)]
+KILLS = [
+    pytest.param(2, id="few"),
+    pytest.param(repeat(2, 12, 50), id="many", marks=pytest.mark.proof),
+]
 
 
 @pytest.mark.parametrize("kills", KILLS)

@@ -93,6 +93,21 @@ def test_a_blob_is_copied_and_listed(shell: Shell, tmp_path: Path, queue: str) -
     assert "blob:CONTAINER" in shell.run("blobs", "cp", "a.bin", "b.bin", status=2)
 
 
+def test_what_is_kept_of_deleted_blobs_is_set_and_shown(shell: Shell) -> None:
+    set_facts = shell.facts("blobs", "keep", "--versions", "on", "--deleted-days", "7")
+    assert set_facts == {"versions": True, "deleted_days": 7, "deleted_containers_days": 0}
+
+    said = shell.run("blobs", "keep", "--deleted-containers-days", "1")
+    assert "Deleted containers: kept for 1 day." in said
+    said = shell.run(
+        *("blobs", "keep", "--versions", "off"),
+        *("--deleted-days", "0", "--deleted-containers-days", "0"),
+    )
+
+    assert said.count("not kept") == 3
+    assert "365" in shell.run("blobs", "keep", "--deleted-days", "366", status=2)
+
+
 @pytest.mark.parametrize(
     "name",
     ["../escaped", "/etc/passwd", "a/../../b", "", ".", "..", "a/..", "./a", "a//b", "a/", "a/./b"],

@@ -11,6 +11,7 @@ entities in a third of the time of `canonical`, which decides about all others.
 import hashlib
 import re
 from collections.abc import Callable
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -55,7 +56,7 @@ _IS_CANONICAL: dict[object, Callable[[str], bool]] = {
 _decode: Callable[[bytes | msgspec.Raw], dict[str, Any]] = msgspec.json.Decoder(
     dict[str, Any]
 ).decode
-_encode_lines = msgspec.json.Encoder().encode_lines
+_encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -137,7 +138,7 @@ class _Shape:
         """Return the canonical forms of documents, one per line, if all have the shape."""
         try:
             return self._print(self._decode_lines(text))
-        except msgspec.ValidationError:
+        except msgspec.MsgspecError:
             return None
 
     def _print(self, found: list[Any]) -> list[bytes] | None:
@@ -145,13 +146,13 @@ class _Shape:
             if not matches("\n".join(map(text_of, found)) + "\n"):
                 return None
         for field in self._left_out:
-            for each in found:
-                setattr(each, field, msgspec.UNSET)
+            for _ in map(setattr, found, repeat(field), repeat(msgspec.UNSET)):
+                pass
         for number_of in self._numbers:
             numbers = [*map(number_of, found)]
             if 0 in numbers and "-0.0" in map(repr, numbers):
                 return None
-        return _encode_lines(found).split(b"\n")[:-1]
+        return [*map(_encode, found)]
 
 
 def _match_lines(pattern: str) -> Callable[[str], object]:
@@ -213,9 +214,13 @@ class CanonicalForms:
                 return found
         return self._learn(document)
 
+    def of_equal_lines(self, text: bytes) -> list[bytes] | None:
+        """Return the canonical forms of documents, one per line; None if one has another shape."""
+        return self._shapes[0].print_lines(text) if self._shapes else None
+
     def of_lines(self, text: bytes) -> list[bytes]:
         """Return the canonical forms of documents, one per line."""
-        found = self._shapes[0].print_lines(text) if self._shapes else None
+        found = self.of_equal_lines(text)
         return [self.of(line) for line in text.split(b"\n") if line] if found is None else found
 
     def _learn(self, document: bytes | msgspec.Raw) -> bytes:
@@ -244,6 +249,14 @@ class Digest:
     def add_lines(self, text: bytes) -> None:
         """Add documents, one per line."""
         self._add(self._forms.of_lines(text))
+
+    def add_equal_lines(self, text: bytes) -> bool:
+        """Add documents, one per line, if all have the shape of earlier ones; return whether."""
+        forms = self._forms.of_equal_lines(text)
+        if forms is None:
+            return False
+        self._add(forms)
+        return True
 
     def _add(self, forms: list[bytes]) -> None:
         digests = [digest.digest() for digest in map(hashlib.sha256, forms)]

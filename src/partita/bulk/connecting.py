@@ -104,14 +104,17 @@ def remote_client(
 def _folder(place: Folder, *, is_new_allowed: bool) -> Path | None:
     if place.path is None:
         return None
+    from partita.local_postgres import has_local_store  # noqa: PLC0415 - for folders only
+
     path = Path(place.path).expanduser()
-    if not is_new_allowed:
+    if not is_new_allowed or has_local_store(path):
         check_folder(path)
     return path
 
 
 def check_folder(path: Path) -> None:
     """Raise unless a folder has the development account: a wrong path must not become one."""
+    from partita.local_postgres import has_local_store  # noqa: PLC0415 - for folders only
     from partita.storage.database import DATABASE_FILE  # noqa: PLC0415 - SQLite, for folders only
 
     if (path / DEVELOPMENT_ACCOUNT / DATABASE_FILE).exists():
@@ -121,6 +124,15 @@ def check_folder(path: Path) -> None:
             "FolderUnusable",
             f"The folder {path} is the folder of an account.",
             hint=f"Give its parent folder: {path.parent}",
+        )
+    if has_local_store(path):
+        raise ConfigurationError(
+            "FolderUnusable",
+            f"The folder {path} holds the PostgreSQL database of serve --local, and no folder of"
+            " an account.",
+            hint="Start serve and give --connect the connection string that it prints; or make a"
+            f" folder of the account: stop serve, then run partita account copy local:{path} --to"
+            " FOLDER.",
         )
     raise ConfigurationError(
         "FolderUnusable",

@@ -1,5 +1,6 @@
 """An entity as typed values, and as a line of JSON; pure."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ _decode: Callable[[bytes | msgspec.Raw], dict[str, Any]] = msgspec.json.Decoder(
 _encode = msgspec.json.Encoder().encode
 _ETAG = b'{"odata.etag":"'
 """How each document of a page begins."""
+_PAGE = re.compile(rb'\{(?:"odata\.metadata":"[^"\\]*",)?"value":\[')
+_PAGE_END = b"]}"
+_KEYS_FIRST = b'"PartitionKey":"'
 
 
 class Typed(msgspec.Struct, frozen=True):
@@ -91,6 +95,40 @@ def lines_of(documents: Sequence[msgspec.Raw]) -> bytes:
             rests[-1] += b"\n"
             return b"\n{".join(rests)
     return b"".join([without_etag(text) + b"\n" for text in texts])
+
+
+def cut_lines(body: bytes) -> bytes | None:
+    """Return what `lines_of` returns for the documents of a page, without decoding them.
+
+    Each line must be decoded before it is used: then the body was valid JSON, too. None if the body
+    is not printed as services print it, without spaces, an etag first and then the PartitionKey.
+    """
+    start = _PAGE.match(body)
+    if start is None or not body.endswith(b"}" + _PAGE_END) or b"\n" in body:
+        return None
+    if not body.startswith(_ETAG, start.end()):
+        return None
+    # A quote before `odata` cannot end a text in valid JSON: this is the beginning of a document.
+    documents = body[start.end() + len(_ETAG) : -len(_PAGE_END)].split(b"}," + _ETAG)
+    ends = [document.find(b'","') for document in documents]
+    if -1 in ends:
+        return None
+    # An etag must be one text: all quotes in it are escaped.
+    etags = b" ".join([text[:end] for text, end in zip(documents, ends, strict=True)])
+    if b"\\\\" in etags or etags.count(b'"') != etags.count(b'\\"'):
+        return None
+    rests = [text[end + 2 :] for text, end in zip(documents, ends, strict=True)]
+    if not all(rest.startswith(_KEYS_FIRST) for rest in rests):
+        return None
+    rests[0] = b"{" + rests[0]  # before they are joined: the text is large
+    rests[-1] += b"\n"
+    return b"}\n{".join(rests)
+
+
+def last_document(body: bytes) -> bytes | None:
+    """Return the last document of a page that `cut_lines` may cut; None if it is not found."""
+    start = body.rfind(_ETAG)
+    return body[start : -len(_PAGE_END)] if start > 0 and body.endswith(_PAGE_END) else None
 
 
 def without_etag(document: bytes | msgspec.Raw) -> bytes:

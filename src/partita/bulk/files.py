@@ -124,7 +124,7 @@ def _zstd() -> Any:
         raise ConfigurationError(
             "NotInstalled",
             "Files that end in .zst need the package zstandard, which is not installed.",
-            hint='Run: pip install "partita[zstd]", or use .gz.',
+            hint='Run: pip install "./partita[zstd]", or use .gz.',
         ) from error
 
 

@@ -61,10 +61,12 @@ class Scan:
         *,
         concurrency: int = 4,
         parts: list[ScanPart] | None = None,
+        is_decoded: bool = True,
     ) -> None:
         self._client = client
         self._table = table
         self._query = query
+        self._is_decoded = is_decoded
         # Cosmos DB does not return entities in the order of their keys.
         self._concurrency = 1 if ".table.cosmos" in client.endpoint else concurrency
         self.parts = parts if parts is not None else [ScanPart()]
@@ -100,13 +102,13 @@ class Scan:
             while True:
                 span = part.span
                 query = self._in(span)
-                page = await self._client.query(self._table, query, continuation)
+                page = await self._client.query(
+                    self._table, query, continuation, is_decoded=self._is_decoded
+                )
                 if part.span is not span:
                     continue  # it was divided meanwhile: the page may have entities of the rest
                 active.pages += 1
-                if page.entities:
-                    keys = decode_keys(page.entities[-1])
-                    active.last = keys.partition_key, keys.row_key
+                active.last = page.last_keys() or active.last
                 continuation = page.continuation
                 is_last = continuation is None
                 if is_last:

@@ -8,6 +8,7 @@ repeated only if the call has the same result when it is performed twice.
 import asyncio
 import binascii
 import codecs
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -16,6 +17,7 @@ import msgspec
 
 from partita.bulk import batches
 from partita.bulk.batches import Change, Kind
+from partita.bulk.entities import decode_keys, last_document
 from partita.bulk.http_client import AnswerLostError
 from partita.bulk.service_errors import error_of
 from partita.errors import (
@@ -97,15 +99,36 @@ class Query(msgspec.Struct, frozen=True):
 EVERYTHING = Query()
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Entities as JSON in the order of the service; None: there is no further page."""
+class Page(msgspec.Struct, frozen=True, dict=True):
+    """Entities as JSON in the order of the service, as the body of an answer has them."""
 
-    entities: list[msgspec.Raw]
+    body: bytes
     continuation: Continuation | None = None
+    """None: this is the last page."""
     plan: str = ""
     """How the server read them, if it is Partita and the query asked for it."""
     examined: int | None = None
     """How many entities the server read for the page, under the same condition."""
+    ranges: str = ""
+    """Which ranges of a fleet have the keys of the query, and on which shards."""
+
+    @functools.cached_property
+    def entities(self) -> list[msgspec.Raw]:
+        """The documents; DamageError if the body is not one of a table service."""
+        return _decoded(_decode_entities, self.body).value
+
+    def last_keys(self) -> tuple[str, str] | None:
+        """Return the keys of the last entity; None if the page is empty."""
+        last = last_document(self.body)
+        try:
+            keys = None if last is None else decode_keys(last)
+        except msgspec.MsgspecError:
+            keys = None
+        if keys is None:
+            if not self.entities:
+                return None
+            keys = decode_keys(self.entities[-1])
+        return keys.partition_key, keys.row_key
 
 
 class Entity(msgspec.Struct, frozen=True):
@@ -180,8 +203,12 @@ class TableClient:
         start: Continuation | None = None,
         *,
         explain: bool = False,
+        is_decoded: bool = True,
     ) -> Page:
-        """Return one page, perhaps an empty one with a continuation."""
+        """Return one page, perhaps an empty one with a continuation.
+
+        Without `is_decoded` its body is not checked: the caller decodes it.
+        """
         options = {
             "$filter": query.filter,
             "$select": ",".join(query.select),
@@ -193,17 +220,20 @@ class TableClient:
         if not query.has_metadata:
             headers["accept"] = _ACCEPT_BARE
         answer = await self._get(f"/{_quoted(table)}()", options, headers, facts={"table": table})
-        found = _decoded(_decode_entities, answer)
         partition_key = answer.header("x-ms-continuation-NextPartitionKey")
         row_key = answer.header("x-ms-continuation-NextRowKey") or ""
         following = None if partition_key is None else Continuation(partition_key, row_key)
         examined = answer.header("x-partita-examined") or ""
-        return Page(
-            found.value,
+        page = Page(
+            answer.body,
             following,
             answer.header("x-partita-plan") or "",
             int(examined) if examined.isascii() and examined.isdigit() else None,
+            answer.header("x-partita-ranges") or "",
         )
+        if is_decoded:
+            page.entities  # noqa: B018 - decodes the body, which raises if it is unreadable
+        return page
 
     async def pages(
         self, table: str, query: Query = EVERYTHING, start: Continuation | None = None
@@ -327,7 +357,7 @@ class TableClient:
             options["$filter"] = f"TableName ge '{prefix}' and TableName lt '{end}'"
         while True:
             answer = await self._get("/Tables", options)
-            names += [table.name for table in _decoded(_decode_tables, answer).value]
+            names += [table.name for table in _decoded(_decode_tables, answer.body).value]
             following = answer.header("x-ms-continuation-NextTableName")
             if following is None:
                 return names
@@ -536,9 +566,9 @@ def _base64(raw: bytes) -> str:
     return binascii.b2a_base64(raw, newline=False).decode()
 
 
-def _decoded(decode: Callable[[bytes], T], answer: Response) -> T:
+def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
-        return decode(answer.body)
+        return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DamageError(
             "AnswerUnreadable",

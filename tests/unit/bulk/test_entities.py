@@ -10,12 +10,14 @@ from hypothesis import given
 from partita.bulk.canonical import MISSES_MAX, CanonicalForms, Digest, canonical
 from partita.bulk.entities import (
     Typed,
+    cut_lines,
     decode_keys,
     lines_of,
     parse_entity,
     print_entity,
     without_etag,
 )
+from partita.bulk.wire import Page
 from partita.errors import InvalidPropertyError
 from support.bulk_strategies import documents, entities
 
@@ -241,6 +243,63 @@ def test_lines_of_a_page_are_its_documents_without_etags(documents: list[bytes])
     found = lines_of([msgspec.Raw(document) for document in documents])
 
     assert found == b"".join(without_etag(document) + b"\n" for document in documents)
+
+
+_HEADS = st.sampled_from(
+    [b"", b'"odata.metadata":"http://h/$metadata#T",', b'"odata.metadata":"",']
+)
+_ETAGS = st.sampled_from(["W/\"datetime'2026'\"", "1", "", "a\\", 'a",', '","', "},{"])
+
+
+@given(_HEADS, st.lists(st.tuples(_ETAGS, documents()), max_size=5))
+def test_the_lines_of_a_page_are_cut_as_they_are_decoded(
+    head: bytes, found: list[tuple[str, bytes]]
+) -> None:
+    texts = [b'{"odata.etag":%s,%s' % (json.dumps(one).encode(), text[1:]) for one, text in found]
+    body = b'{%s"value":[%s]}' % (head, b",".join(texts))
+
+    lines = lines_of(Page(body).entities)
+
+    assert cut_lines(body) in (None, lines)
+    if found and not any(set(etag) & set("\\,") for etag, _ in found):
+        assert cut_lines(body) == lines
+    last = decode_keys(found[-1][1]) if found else None
+    assert Page(body).last_keys() == (last and (last.partition_key, last.row_key))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b'{"value":[]}',
+        b'{"value":[{"PartitionKey":"p"}]}',
+        b'{"value":[{"odata.etag":"1","A":1}]}',
+        b'{"value":[{"odata.etag":"1","odata.id":"x","PartitionKey":"p"}]}',
+        b'{"value":[{"odata.etag":"1" ,"A":"x","PartitionKey":"p"}]}',
+        b'{"value":[{"odata.etag":"1","PartitionKey":"p"}, {"odata.etag":"1","PartitionKey":"q"}]}',
+        b'{"value":[{"odata.etag":"1","PartitionKey":\n"p"}]}',
+        b'{"value":[{"odata.etag":"1","PartitionKey":"p"}],"odata.count":1}',
+        b'{"other":1,"value":[{"odata.etag":"1","PartitionKey":"p"}]}',
+    ],
+)
+def test_a_page_of_another_form_is_not_cut(body: bytes) -> None:
+    lines = cut_lines(body)
+
+    # With a space between two documents both are on one line, which is not one document.
+    assert lines is None or b"}, {" in lines
+
+
+def test_lines_of_another_shape_are_not_added() -> None:
+    line = b'{"PartitionKey":"p","RowKey":"r","A":1}\n'
+    digest = Digest()
+
+    assert not digest.add_equal_lines(line)  # the first shape is not known yet
+    digest.add_lines(line)
+    for odd in (b'{"PartitionKey":"p"}\n', line + b"{", line[:-2], line[:-1] + b", {}\n"):
+        assert not digest.add_equal_lines(odd)
+    assert digest.add_equal_lines(line * 2)
+    assert digest.count == 3
 
 
 def test_a_document_without_keys_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 from collections.abc import Iterator
 
 import hypothesis.strategies as st
@@ -12,7 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from partita.bulk.canonical import canonical
 from partita.bulk.entities import Typed, parse_entity, print_entity
 from partita.bulk.formats import csv_rows, json_lines
-from partita.bulk.formats.columns import Column, ColumnCounter, FileColumn, TypeGuess, parse_types
+from partita.bulk.formats.columns import (
+    Column,
+    ColumnCounter,
+    FileColumn,
+    TypeGuess,
+    parse_renames,
+    parse_types,
+)
 from partita.bulk.formats.csv_rows import CsvOptions
 from partita.bulk.formats.parquet import (
     describe_parquet,
@@ -26,6 +34,7 @@ from partita.errors import ConfigurationError
 from partita.tables import edm
 from support.bulk_strategies import entities
 
+RENAMES = ["Taken At=TakenAt", "=Text"]
 ANY = st.lists(entities(), max_size=6)
 BYTES = st.binary(max_size=80) | st.text('{}[]",:\\abc\r\n', max_size=60).map(str.encode)
 
@@ -299,6 +308,66 @@ def test_other_columns_can_be_the_keys() -> None:
     found = documents_of(csv_rows.csv_rows([b"country,id,age\nPT,7,42\n"], options))
 
     assert msgspec.json.decode(found[0]) == {"PartitionKey": "PT", "RowKey": "7", "age": 42}
+
+
+def test_columns_become_the_properties_that_are_named() -> None:
+    header = b"Site,Reading Id,Taken At,Taken At@type,\n"
+    options = CsvOptions({"Text": edm.STRING}, "Site", "Reading Id", parse_renames(RENAMES))
+
+    (found,) = documents_of(csv_rows.csv_rows([header + b"a,7,5,Int32,x\n"], options))
+
+    assert msgspec.json.decode(found) == {
+        "PartitionKey": "a",
+        "RowKey": "7",
+        "TakenAt": 5,
+        "Text": "x",
+    }
+
+
+def test_columns_of_parquet_become_the_properties_that_are_named() -> None:
+    pyarrow = import_pyarrow()
+    file = io.BytesIO()
+    columns = {"Site": ["a"], "Reading Id": ["7"], "Taken At": [5], "": ["x"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    options = CsvOptions({}, "Site", "Reading Id", parse_renames(RENAMES))
+
+    (found,) = documents_of(parquet_rows(io.BytesIO(file.getvalue()), options))
+
+    assert msgspec.json.decode(found)["Text"] == "x"
+    assert b'"TakenAt":"5"' in found
+
+
+def test_a_renamed_column_can_be_a_key() -> None:
+    options = CsvOptions({}, "Order No", "RowKey", {"Order No": "PartitionKey"})
+
+    (found,) = documents_of(csv_rows.csv_rows([b"Order No,RowKey\n7,1\n"], options))
+
+    assert msgspec.json.decode(found) == {"PartitionKey": "7", "RowKey": "1"}
+
+
+def test_names_that_no_property_can_have_are_listed_with_what_to_add() -> None:
+    header = b"PartitionKey,Row Key,Taken At,2nd,it's,\n"
+
+    with pytest.raises(ConfigurationError) as caught:
+        list(csv_rows.csv_rows([header], CsvOptions(row_key="Row Key")))
+
+    flags = shlex.split(caught.value.hint.partition(": ")[2])[1::2]
+    renames = parse_renames(flags)
+    assert renames == {"Taken At": "TakenAt", "2nd": "_2nd", "it's": "ItS", "": "Column"}
+    options = CsvOptions(dict.fromkeys(renames.values(), edm.STRING), row_key="Row Key")
+    rows = csv_rows.csv_rows([header], msgspec.structs.replace(options, renames=renames))
+    assert not list(rows)
+
+
+@pytest.mark.parametrize("text", ["TakenAt", "Taken At=", "=", ""])
+def test_a_rename_needs_a_column_and_a_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="COLUMN=NAME"):
+        parse_renames([text])
+
+
+def test_a_rename_of_a_column_that_the_file_does_not_have_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="'Taken On'"):
+        list(csv_rows.csv_rows([b"PartitionKey,RowKey\n"], CsvOptions(renames={"Taken On": "T"})))
 
 
 def test_cells_that_look_like_formulas_are_marked_on_request() -> None:

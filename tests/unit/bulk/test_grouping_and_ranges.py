@@ -5,7 +5,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given
-from msgspec import Raw
 
 from partita.bulk.batches import GROUP_BYTES_MAX, Change, Kind
 from partita.bulk.grouping import Planned, in_rounds
@@ -72,17 +71,19 @@ class _EmptyPages:
 
     endpoint = "http://127.0.0.1"
 
-    async def query(self, _table: str, query: Query, start: Continuation | None = None) -> Page:
+    async def query(
+        self, _table: str, query: Query, start: Continuation | None = None, **_options: bool
+    ) -> Page:
         await asyncio.sleep(0)
         is_in_partition = "PartitionKey eq" in query.filter
         if query.top == 1 and not is_in_partition:
-            return Page([], Continuation("x"))
+            return Page(b'{"value":[]}', Continuation("x"))
         if is_in_partition:
             is_found = query.top == 1 and query.filter.partition("RowKey ge '")[2] <= "z"
-            return Page([Raw(b'{"PartitionKey":"p","RowKey":"z"}')] if is_found else [])
+            return Page(b'{"value":[%s]}' % (b'{"PartitionKey":"p","RowKey":"z"}' * is_found))
         place = 0 if start is None else int(start.partition_key)
-        document = Raw(b'{"PartitionKey":"p%03d","RowKey":"r"}' % place)
-        return Page([document], Continuation(str(place + 1)) if place < 99 else None)
+        body = b'{"value":[{"PartitionKey":"p%03d","RowKey":"r"}]}' % place
+        return Page(body, Continuation(str(place + 1)) if place < 99 else None)
 
 
 async def test_a_probe_without_an_answer_divides_nothing() -> None:

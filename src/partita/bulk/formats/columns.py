@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from partita.bulk.entities import PARTITION_KEY, ROW_KEY, SYSTEM, Typed
 from partita.errors import ConfigurationError
 from partita.tables import edm
 from partita.tables.edm import TYPE_SUFFIX
-from partita.tables.entity import check_property_name
+from partita.tables.entity import is_property_name
 
 KINDS = {
     kind.removeprefix("Edm.").lower(): kind
@@ -21,7 +22,10 @@ KINDS = {
     )
 }
 """The types by their short names in lower case: `--types` and files may use them."""
+TYPE_COLUMN = "@type"
+"""The end of the name of a column that has the types of the column before it."""
 COLUMNS_MAX = 10_000
+SHOWN_COLUMNS_MAX = 20
 FIRST_VALUES_MAX = 3
 """Values of a column that are shown before an import."""
 FIRST_VALUE_CHARACTERS_MAX = 60
@@ -71,6 +75,39 @@ def parse_types(texts: Iterable[str]) -> dict[str, str]:
             )
         types[name.strip()] = found
     return types
+
+
+def parse_renames(texts: Iterable[str]) -> dict[str, str]:
+    """Parse `Order Date=OrderDate` of `--rename`: a column of a file and its property.
+
+    >>> parse_renames(["Order Date=OrderDate"])
+    {'Order Date': 'OrderDate'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        column, separator, name = text.rpartition("=")
+        if not separator or not name.strip():  # the name of a column may be empty
+            raise ConfigurationError(
+                "Configuration",
+                f"{text!r} is not COLUMN=NAME.",
+                hint='Write --rename "Order Date=OrderDate".',
+            )
+        found[column.strip()] = name.strip()
+    return found
+
+
+def renamed(names: Iterable[str], renames: Mapping[str, str]) -> list[str]:
+    """Return the properties of columns, also of the columns with their types."""
+    found = list(names)
+    unknown = sorted(set(renames) - set(found))
+    if unknown:
+        raise ConfigurationError(
+            "HeaderUnusable",
+            f"--rename names the column {unknown[0]!r}, which the file does not have.",
+            hint=f"The columns are: {', '.join(found[:20])}.",
+        )
+    typed = {old + TYPE_COLUMN: new + TYPE_COLUMN for old, new in renames.items()}
+    return [renames.get(name, typed.get(name, name)) for name in found]
 
 
 class ColumnCounter:
@@ -178,8 +215,18 @@ def check_columns(names: Sequence[str], types: Mapping[str, str], keys: Collecti
                 f"The column {name!r} cannot be a property.",
                 hint="Rename the column in the file, or use it as a key.",
             )
-        if name not in SYSTEM:
-            check_property_name(name)
+    unfit = [
+        name
+        for name in names
+        if name not in SYSTEM and name not in keys and not is_property_name(name)
+    ]
+    if unfit:
+        raise ConfigurationError(
+            "HeaderUnusable",
+            f"The column {unfit[0]!r} cannot be a property: its name is invalid.",
+            facts={"columns": ", ".join(unfit[:SHOWN_COLUMNS_MAX])},
+            hint=f"Give it another name: {' '.join(map(_proposed, unfit[:SHOWN_COLUMNS_MAX]))}",
+        )
     unknown = sorted(set(types) - set(names))
     if unknown:
         raise ConfigurationError(
@@ -187,3 +234,11 @@ def check_columns(names: Sequence[str], types: Mapping[str, str], keys: Collecti
             f"--types names the column {unknown[0]!r}, which the file does not have.",
             hint=f"The columns are: {', '.join(names[:20])}.",
         )
+
+
+def _proposed(column: str) -> str:
+    """Return the flag that gives a column a valid name: words joined in capitals."""
+    words = re.findall(r"\w+", column)
+    name = "".join(word[0].upper() + word[1:] for word in words) or "Column"
+    name = name if is_property_name(name) else f"_{name}"
+    return "--rename " + shlex.quote(f"{column}={name}")

@@ -23,11 +23,13 @@ from partita.bulk.entities import (
 from partita.bulk.formats.columns import (
     FIRST_VALUE_CHARACTERS_MAX,
     FIRST_VALUES_MAX,
+    TYPE_COLUMN,
     Column,
     FileColumn,
     TypeGuess,
     check_columns,
     kind_of,
+    renamed,
 )
 from partita.bulk.formats.json_lines import LINE_BYTES_MAX, split_lines
 from partita.bulk.formats.rows import Reject, Row
@@ -36,7 +38,6 @@ from partita.tables import edm
 from partita.tables.edm import Members
 from partita.tables.entity import check_key
 
-TYPE_COLUMN = "@type"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Cells that spreadsheets run as formulas."""
 
@@ -66,6 +67,14 @@ class CsvOptions(msgspec.Struct, frozen=True):
     partition_key: str = PARTITION_KEY
     """The column that has the partition key."""
     row_key: str = ROW_KEY
+    renames: Mapping[str, str] = {}
+    """Columns of the file, and the properties that they become."""
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The columns of the two keys after columns were renamed."""
+        first, second = self.partition_key, self.row_key
+        return self.renames.get(first, first), self.renames.get(second, second)
 
 
 # --- reading
@@ -73,9 +82,10 @@ class CsvOptions(msgspec.Struct, frozen=True):
 
 def read_layout(header: Sequence[str | None], options: CsvOptions) -> Layout:
     """Return what the columns mean; a header that is not usable is an error."""
-    names = [(name or "").strip() for name in header]
+    names = renamed([(name or "").strip() for name in header], options.renames)
     plain = [name for name in names if not name.endswith(TYPE_COLUMN)]
-    for key, flag in ((options.partition_key, "--partition-key"), (options.row_key, "--row-key")):
+    partition_key, row_key = options.keys
+    for key, flag in ((partition_key, "--partition-key"), (row_key, "--row-key")):
         if key not in plain:
             raise ConfigurationError(
                 "HeaderUnusable",
@@ -84,7 +94,7 @@ def read_layout(header: Sequence[str | None], options: CsvOptions) -> Layout:
                 f"The columns are: {', '.join(plain[:20])}.",
             )
     places = {name: place for place, name in enumerate(names)}
-    keys = {options.partition_key, options.row_key}
+    keys = {partition_key, row_key}
     check_columns(plain, options.types, keys)
     properties = []
     for place, name in enumerate(names):
@@ -94,8 +104,8 @@ def read_layout(header: Sequence[str | None], options: CsvOptions) -> Layout:
         properties.append((place, name, places.get(typed_by), options.types.get(name)))
     return Layout(
         len(names),
-        names.index(options.partition_key),
-        names.index(options.row_key),
+        names.index(partition_key),
+        names.index(row_key),
         tuple(properties),
     )
 

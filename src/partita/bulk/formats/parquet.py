@@ -25,12 +25,14 @@ from partita.bulk.entities import (
 from partita.bulk.formats.columns import (
     FIRST_VALUE_CHARACTERS_MAX,
     FIRST_VALUES_MAX,
+    TYPE_COLUMN,
     Column,
     FileColumn,
     check_columns,
     kind_of,
+    renamed,
 )
-from partita.bulk.formats.csv_rows import TYPE_COLUMN, CsvOptions, print_value
+from partita.bulk.formats.csv_rows import CsvOptions, print_value
 from partita.bulk.formats.rows import Reject, Row
 from partita.errors import ConfigurationError, InvalidPropertyError, PartitaError
 from partita.tables import edm
@@ -52,7 +54,7 @@ def import_pyarrow() -> Any:
         raise ConfigurationError(
             "NotInstalled",
             "Parquet needs the package pyarrow, which is not installed.",
-            hint='Run: pip install "partita[parquet]"',
+            hint='Run: pip install "./partita[parquet]"',
         ) from error
     return pa
 
@@ -160,8 +162,9 @@ def parquet_rows(file: BinaryIO, options: CsvOptions) -> Iterator[Row | Reject]:
     """Read entities; the place is the number of the row."""
     pa, source = _opened(file)
     schema = source.schema_arrow
-    plain = [name for name in schema.names if not name.endswith(TYPE_COLUMN)]
-    for key, flag in ((options.partition_key, "--partition-key"), (options.row_key, "--row-key")):
+    names = renamed(schema.names, options.renames)
+    plain = [name for name in names if not name.endswith(TYPE_COLUMN)]
+    for key, flag in zip(options.keys, ("--partition-key", "--row-key"), strict=True):
         if key not in plain:
             raise ConfigurationError(
                 "HeaderUnusable",
@@ -169,11 +172,15 @@ def parquet_rows(file: BinaryIO, options: CsvOptions) -> Iterator[Row | Reject]:
                 hint=f"Name the column of the key with {flag} COLUMN. "
                 f"The columns are: {', '.join(plain[:20])}.",
             )
-    check_columns(plain, options.types, {options.partition_key, options.row_key})
-    kinds = {name: _kind(pa, schema.field(name), options.types) for name in plain}
+    check_columns(plain, options.types, set(options.keys))
+    kinds = {
+        name: _kind(pa, schema.field(at).with_name(name), options.types)
+        for at, name in enumerate(names)
+        if not name.endswith(TYPE_COLUMN)
+    }
     place = 0
     for batch in _batches(pa, source):
-        columns = {name: _values(pa, batch.column(name)) for name in schema.names}
+        columns = {name: _values(pa, batch.column(at)) for at, name in enumerate(names)}
         for number in range(batch.num_rows):
             place += 1
             cells = {name: values[number] for name, values in columns.items()}
@@ -223,12 +230,13 @@ def _row(
         for name, value in cells.items():
             if isinstance(value, _Unfit):
                 raise _unfit(name, value.reason)
-        partition_key = check_key(PARTITION_KEY, _key_text(cells[options.partition_key]))
-        row_key = check_key(ROW_KEY, _key_text(cells[options.row_key]))
+        first, second = options.keys
+        partition_key = check_key(PARTITION_KEY, _key_text(cells[first]))
+        row_key = check_key(ROW_KEY, _key_text(cells[second]))
         properties: edm.Members = {}
         for name, kind in kinds.items():
             value = cells[name]
-            if value is None or name in (options.partition_key, options.row_key, TIMESTAMP):
+            if value is None or name in (first, second, TIMESTAMP):
                 continue
             told = cells.get(name + TYPE_COLUMN)
             own = kind_of(str(told)) if told is not None else kind

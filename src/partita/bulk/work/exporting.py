@@ -15,14 +15,14 @@ import msgspec
 
 from partita.bulk.canonical import Digest
 from partita.bulk.checkpoint import SUFFIX, Checkpoint
-from partita.bulk.entities import SYSTEM, Typed, lines_of, parse_entity
+from partita.bulk.entities import SYSTEM, Typed, cut_lines, lines_of, parse_entity
 from partita.bulk.files import STANDARD, FileKind, Output, opened, read_pieces, writing
 from partita.bulk.formats import csv_rows
 from partita.bulk.formats.columns import Column, ColumnCounter
 from partita.bulk.formats.json_lines import split_lines
 from partita.bulk.formats.parquet import fits_nanoseconds, import_pyarrow, write_parquet
 from partita.bulk.scanning import Scan
-from partita.bulk.wire import Query, TableClient
+from partita.bulk.wire import Page, Query, TableClient
 from partita.bulk.work.importing import SUM_SUFFIX, Sum
 from partita.bulk.work.observing import SILENT, Observer
 from partita.errors import ConfigurationError
@@ -145,7 +145,14 @@ class _ExportRun:
         self._clock = clock
         self._checkpoint = checkpoint
         self._observer = observer
-        self._scan = Scan(client, task.table, task.query, concurrency=task.concurrency, parts=parts)
+        self._scan = Scan(
+            client,
+            task.table,
+            task.query,
+            concurrency=task.concurrency,
+            parts=parts,
+            is_decoded=False,
+        )
         compression = "" if task.is_converted else task.kind.compression
         self.output = Output(task.rows_file, compression, length=length)
         self.digest = Digest()
@@ -158,15 +165,24 @@ class _ExportRun:
         self._save()  # the same command continues from here on
         saved_at = self._clock.monotonic()
         async for part, page in self._scan.pages():
-            lines = lines_of(page.entities)
-            self.digest.add_lines(lines)
+            before = self.digest.count
+            lines = self._add(page)
             self.output.write(lines)
             part.advance(page)
-            self._observer.advance(len(page.entities))
+            self._observer.advance(self.digest.count - before)
             if self._clock.monotonic() - saved_at >= SAVE_SECONDS:
                 self._save()
                 saved_at = self._clock.monotonic()
         self._save()
+
+    def _add(self, page: Page) -> bytes:
+        """Add the documents of a page to the digest; return them as lines."""
+        # Mostly one decoding is enough: it checks the lines and returns their canonical forms.
+        lines = cut_lines(page.body)
+        if lines is None or not self.digest.add_equal_lines(lines):
+            lines = lines_of(page.entities)
+            self.digest.add_lines(lines)
+        return lines
 
     def _save(self) -> None:
         length = self.output.sync()

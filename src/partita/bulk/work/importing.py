@@ -188,6 +188,7 @@ def _description(client: TableClient, task: ImportTask) -> dict[str, Any]:
             f"The file {task.file} cannot be opened: {error.strerror or error}.",
             hint="Check the path and its permissions.",
         ) from error
+    renames = task.options.renames
     return {
         "verb": "import",
         "to": client.endpoint,
@@ -196,6 +197,7 @@ def _description(client: TableClient, task: ImportTask) -> dict[str, Any]:
         "on_existing": task.mode.value,
         "types": dict(task.options.types),
         "keys": [task.options.partition_key, task.options.row_key],
+        **({"renames": dict(renames)} if renames else {}),
         "bytes": found.st_size,
         "modified_ns": found.st_mtime_ns,
     }

@@ -1,8 +1,15 @@
 """`partita blobs`: its verbs and flags. A blob is written `blob:CONTAINER/NAME`."""
 
-from partita.cli.kit.commands import Argument, Family, flag
+import click
+
+from partita.cli.kit.commands import Argument, Family, flag, option
 from partita.cli.kit.connected import companion_verbs
 
+RETENTION_DAYS_MAX = 365
+"""As in the service properties."""
+
+_ON_OFF = click.Choice(["on", "off"])
+_DAYS = click.IntRange(0, RETENTION_DAYS_MAX)
 _verb = companion_verbs("blobs", "partita.cli.blobs.verbs")
 
 blobs = Family(
@@ -32,5 +39,22 @@ blobs = Family(
         flag("--dry-run", "Print what would be done; change nothing."),
         runs="sync",
         example="./site blob:web/site --delete",
+    ),
+    _verb(
+        "keep",
+        "Show or set what is kept of blobs and containers that are replaced or deleted.",
+        option("--versions on|off", "Keep each version of a blob.", type=_ON_OFF),
+        option(
+            "--deleted-days N",
+            "Keep deleted blobs so long, 1 to 365 days; 0: do not keep them.",
+            type=_DAYS,
+        ),
+        option(
+            "--deleted-containers-days N",
+            "Keep deleted containers so long, 1 to 365 days; 0: do not keep them.",
+            type=_DAYS,
+        ),
+        runs="keep",
+        example="--versions on --deleted-days 7",
     ),
 )

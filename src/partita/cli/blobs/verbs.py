@@ -2,7 +2,7 @@
 
 `sync` compares sizes and MD5; a blob without MD5 is compared by its size only. The names of blobs
 come from others: one that is not the name of a file inside the folder is refused before anything
-is changed.
+is changed. `keep` sets what the Azure service has in its service properties and management API.
 """
 
 import contextlib
@@ -21,8 +21,11 @@ from partita.cli.kit.progress import Bar
 from partita.cli.kit.text import count_text, size_text
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
+from partita.service.formats.xml_text import parse_xml
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from azure.storage.blob import ContainerClient
 
 SCHEME = "blob:"
@@ -89,6 +92,72 @@ class BlobsSynced(Facts, frozen=True):
             f"{len(self.copied):,} {would}copied ({size_text(self.bytes)}), "
             f"{len(self.deleted):,} {would}deleted, {self.unchanged:,} unchanged."
         )
+
+
+class Kept(Facts, frozen=True):
+    """What is kept of blobs and containers that are replaced or deleted."""
+
+    versions: bool
+    deleted_days: int
+    """0: deleted blobs are not kept."""
+    deleted_containers_days: int
+
+    def lines(self) -> Iterator[Line]:
+        yield f"Versions of blobs: {'kept' if self.versions else 'not kept'}."
+        for name, days in (
+            ("blobs", self.deleted_days),
+            ("containers", self.deleted_containers_days),
+        ):
+            kept = f"kept for {count_text(days, 'day')}" if days else "not kept"
+            yield f"Deleted {name}: {kept}."
+
+
+def keep(given: Given) -> Kept:
+    """Set what the flags name, and return what is set afterwards.
+
+    The client has no parameters for versions and containers: the document is sent as it is.
+    """
+    document = _kept_document(given)
+
+    def send(request: Any) -> None:
+        request.http_request.set_text_body(document)
+
+    found: list[bytes] = []
+    with opened_blobs(given) as service:
+        if document:
+            # The client refuses a call without parameters; its body is replaced.
+            service.set_service_properties(cors=[], raw_request_hook=send)
+        service.get_service_properties(
+            raw_response_hook=lambda answer: found.append(answer.http_response.body())
+        )
+    root = parse_xml(found[0], "StorageServiceProperties")
+    return Kept(
+        _text_of(root, "IsVersioningEnabled") == "true",
+        int(_text_of(root, "DeleteRetentionPolicy/Days") or 0),
+        int(_text_of(root, "ContainerDeleteRetentionPolicy/Days") or 0),
+    )
+
+
+def _kept_document(given: Given) -> str:
+    """Return the service properties to set; elements that are left out stay unchanged."""
+    parts: list[str] = []
+    if given.versions is not None:
+        is_on = "true" if given.versions == "on" else "false"
+        parts.append(f"<IsVersioningEnabled>{is_on}</IsVersioningEnabled>")
+    for name, days in (
+        ("DeleteRetentionPolicy", given.deleted_days),
+        ("ContainerDeleteRetentionPolicy", given.deleted_containers_days),
+    ):
+        if days is not None:
+            is_on = str(days > 0).lower()
+            shown = f"<Days>{days}</Days>" if days else ""
+            parts.append(f"<{name}><Enabled>{is_on}</Enabled>{shown}</{name}>")
+    body = "".join(parts)
+    return body and f"<StorageServiceProperties>{body}</StorageServiceProperties>"
+
+
+def _text_of(root: "Element", path: str) -> str:
+    return root.findtext(path) or ""
 
 
 def list_blobs(given: Given) -> BlobsListed:

@@ -84,6 +84,11 @@ import_ = _verb(
         "separated by commas, may be repeated.",
         multiple=True,
     ),
+    option(
+        "--rename COLUMN=NAME",
+        "The property that a column becomes; may be repeated.",
+        multiple=True,
+    ),
     flag("--infer", "Guess the types that are not given from all rows, and show them first."),
     option("--partition-key COLUMN", "Column of the partition key.", default="PartitionKey"),
     option("--row-key COLUMN", "Column of the row key.", default="RowKey"),

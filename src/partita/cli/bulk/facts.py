@@ -200,10 +200,14 @@ class ExplainFacts(Facts, frozen=True):
     """How the server describes it; empty if it does not."""
     meaning: str
     advice: str
+    ranges: str = ""
+    """The ranges of a fleet that it reads, and their shards; empty on one database."""
 
     def lines(self) -> Iterator[Line]:
         yield f"Plan: {self.plan}"
         yield self.meaning
+        if self.ranges:
+            yield f"Ranges: {self.ranges}"
         if self.advice:
             yield f"Advice: {self.advice}"
 

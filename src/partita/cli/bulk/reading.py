@@ -133,6 +133,7 @@ async def _explained(client: TableClient, given: Given) -> ExplainFacts:
         page.plan,
         MEANINGS[found.kind] if not found.span.is_empty else "It reads nothing.",
         advice_on(found, condition),
+        page.ranges,
     )
 
 

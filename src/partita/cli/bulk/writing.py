@@ -10,7 +10,7 @@ import msgspec
 
 from partita.bulk.connecting import connected, place_text
 from partita.bulk.files import STANDARD, kind_of_file, opened, read_pieces
-from partita.bulk.formats.columns import Column, parse_types
+from partita.bulk.formats.columns import Column, parse_renames, parse_types
 from partita.bulk.formats.csv_rows import CsvOptions, guess_types
 from partita.bulk.wire import Query, TableClient
 from partita.bulk.work import reading
@@ -85,7 +85,12 @@ def _check_rejects(given: Given) -> None:
 
 def _import_task(given: Given, name: str) -> ImportTask:
     kind = kind_of_file(name, given.format)
-    options = CsvOptions(parse_types(given.types), given.partition_key, given.row_key)
+    options = CsvOptions(
+        parse_types(given.types),
+        given.partition_key,
+        given.row_key,
+        parse_renames(given.rename),
+    )
     if given.infer and kind.format == "csv":
         options = _inferred(given, name, kind.compression, options)
     return ImportTask(
