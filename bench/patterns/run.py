@@ -270,7 +270,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(figures, report.save("patterns", document))
-    return options.demand and any(word != "yes" for _, word in verdicts)
+    return options.demand and report.has_missed(verdicts)
 
 
 def draw(figures: Figures, beside: Path) -> None:

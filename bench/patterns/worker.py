@@ -153,7 +153,7 @@ def judge(found: dict[str, list[Side]], *, is_demanded: bool) -> bool:
     verdicts = [(sentence, report.verdict(met=rate >= ENTRIES_PER_SECOND_MIN))]
     report.print_verdicts(verdicts)
     report.save("worker", {"machine": report.machine(), "rounds": found, "medians": medians})
-    return is_demanded and any(word != "yes" for _, word in verdicts)
+    return is_demanded and report.has_missed(verdicts)
 
 
 if __name__ == "__main__":

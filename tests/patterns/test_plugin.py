@@ -78,6 +78,82 @@ def test_accounts_of_two_tests_are_apart(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2)
 
 
+def test_a_fresh_server_takes_less_than_300_ms() -> None:
+    open_account(None).close()
+
+    def seconds() -> float:
+        start = time.process_time()
+        account = open_account(None)
+        account.listen()
+        taken = time.process_time() - start
+        account.close()
+        return taken
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+SERVED = """
+import multiprocessing
+import urllib.request
+
+import pytest
+from azure.data.tables import TableServiceClient
+from azure.storage.blob import BlobServiceClient
+from azure.storage.queue import QueueServiceClient
+
+@pytest.mark.parametrize("time", range(4))
+def test_three_services(partita_server, time):
+    text = partita_server.connection_string
+    with TableServiceClient.from_connection_string(text) as tables:
+        tables.create_table("Staff")
+    with QueueServiceClient.from_connection_string(text) as queues:
+        queues.create_queue("work").send_message("archive 00010")
+    with BlobServiceClient.from_connection_string(text) as blobs:
+        blobs.create_container("photos").upload_blob("a", b"1")
+        assert [each.name for each in blobs.list_containers()] == ["photos"]
+
+def test_both_ways_lead_to_one_account(partita_server, partita_account):
+    partita_account.tables.create_table("Staff")
+    assert partita_account.connection_string == partita_server.connection_string
+    with TableServiceClient.from_connection_string(partita_server.connection_string) as tables:
+        assert [table.name for table in tables.list_tables()] == ["Staff"]
+
+def test_it_is_like_any_server(partita_server):
+    at = partita_server.table_endpoint.replace(partita_server.account_name, "readyz")
+    with urllib.request.urlopen(at) as answer:
+        assert answer.read() == b"ready\\n"
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_test_has_a_server_of_its_own(pytester: pytest.Pytester, workers: int) -> None:
+    pytester.makepyfile(SERVED)
+
+    result = pytester.runpytest_subprocess("-p", "no:asyncio", "-W", "error", "-n", str(workers))
+
+    result.assert_outcomes(passed=6)
+
+
+def test_a_server_needs_no_sdk(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "import sys\nsys.modules['azure.core'] = sys.modules['azure.data'] = None\n"
+    )
+    pytester.makepyfile(
+        """
+        import urllib.request
+
+        def test_it_answers(partita_server):
+            at = partita_server.queue_endpoint.replace(partita_server.account_name, "healthz")
+            with urllib.request.urlopen(at) as answer:
+                assert answer.read() == b"ok\\n"
+        """
+    )
+
+    result = pytester.runpytest_subprocess("-p", "no:asyncio", "-W", "error")
+
+    result.assert_outcomes(passed=1)
+
+
 def test_faults_reach_official_clients_that_are_already_there(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -116,7 +116,7 @@ import attrs
 import msgspec
 import pydantic
 from partita.patterns import (
-    Database, Query, Series, Table, entity, is_absent, is_in, present, sync, transaction,
+    Database, Query, Series, Table, entity, index, is_absent, is_in, present, sync, transaction,
 )
 
 
@@ -170,6 +170,9 @@ class EmployeeKey:
     id: int
 
 
+by_email = index(Employee, row="email_{email}", unique=True)
+
+
 @transaction
 async def archive(db: Database, dept: str, id: int, day: dt.date = dt.date(2026, 1, 1)) -> None:
     await db.table(Employee).delete_if_exists(dept=dept, id=id)
@@ -190,6 +193,9 @@ async def use(db: Database) -> None:
     query = employees.where(lambda e: e.active | is_in(e.id, [1, 2]))
     query = query.where(lambda e: e.email.startswith("x") & is_absent(e.age))
     query = employees.partition(dept="Sales").where(lambda e: e.id > 3)
+    query = employees.partition(lambda e: e.dept == "Sales").range(lambda e: e.id > 3)
+    query = employees.via(by_email).range(lambda e: (e.dept == "S") & e.email.startswith("x"))
+    one = await employees.via(by_email).get(lambda e: (e.dept == "S") & (e.email == "x"))
     emails: list[str] = await query.select(lambda e: e.email).list()
     pairs: list[tuple[int, str]] = await query.select(lambda e: (e.id, e.email)).list()
     total: Decimal = await employees.increment(one, lambda e: e.hours, by=Decimal("1.5"))
@@ -238,6 +244,23 @@ async def use(db: Database, employee: Employee) -> None:
     [print(each.email) async for each in db.mixed(Employee, Review).partition(dept="Sales")]
     employees.where(lambda e: (e.id > 3) and (e.dept == "Sales"))
 """
+KEY_MISTAKES = """
+from partita.patterns import Database, sync
+
+from typed import Employee, by_email
+
+
+async def use(db: Database, without_loop: sync.Database) -> None:
+    employees = db.table(Employee)
+    employees.partition(lambda e: e.dep == "Sales")
+    employees.partition(lambda e: e.dept == 40)
+    employees.partition(dept="Sales").range(lambda e: e.idd > 3)
+    employees.partition(dept="Sales").range(lambda e: e.id > "3")
+    employees.via(by_email).range(lambda e: e.emial.startswith("x"))
+    await employees.via(by_email).get(lambda e: (e.dept == "S") & (e.email == 3))
+    without_loop.table(Employee).partition(lambda e: e.dep == "Sales")
+    without_loop.table(Employee).partition(dept="Sales").range(lambda e: e.id > "3")
+"""
 FIRST, LAST = 9, 20
 """The lines of the 12 mistakes. That of the last one, `and`, no checker can find; it raises an
 error when the query is made."""
@@ -261,9 +284,11 @@ def test_right_use_passes_a_strict_checker_and_each_wrong_line_is_an_error(
 def test_a_checker_finds_11_of_12_planted_mistakes(tmp_path: Path, checker: str) -> None:
     (tmp_path / "typed.py").write_text(TYPED)
     (tmp_path / "mistakes.py").write_text(MISTAKES)
+    (tmp_path / "keys.py").write_text(KEY_MISTAKES)
 
     check = {"mypy": mypy, "pyright": pyright}[checker]
-    printed = check(tmp_path, "typed.py", "mistakes.py")
+    printed = check(tmp_path, "typed.py", "mistakes.py", "keys.py")
 
     assert not wrong_lines(printed, "typed.py"), printed
     assert wrong_lines(printed, "mistakes.py") == {*range(FIRST, LAST)}, printed
+    assert wrong_lines(printed, "keys.py") == {*range(9, 17)}, printed

@@ -12,15 +12,18 @@ import pytest
 from partita.errors import DefinitionError, UnknownFieldError, UsageError
 from partita.patterns import (
     Database,
+    EntityNotFoundError,
     Series,
     Table,
     entity,
     evolve,
+    index,
     is_absent,
     is_in,
     is_present,
     present,
 )
+from partita.patterns.keys.intervals import Interval
 
 
 @entity(table="plain", partition="{dept}", row="{id:06d}")
@@ -33,6 +36,17 @@ class Plain:
     days: Annotated[dict[int, int], Series("d{:02d}", slots=31)] = dataclasses.field(
         default_factory=dict
     )
+
+
+@entity(table="members", partition="{club}", row="{id:06d}")
+class Member:
+    club: str
+    id: int
+    email: str
+    is_active: bool = True
+
+
+by_email = index(Member, row="email_{email}", unique=True)
 
 
 @entity(table="dataclasses", partition="{dept}", row="{id:06d}")
@@ -200,6 +214,69 @@ async def test_increment_takes_a_field_or_a_slot_of_a_series(people: Table[Plain
     assert await people.increment(one, lambda e: e.hours, by=Decimal("1.5")) == Decimal("1.5")
     assert await people.increment(one, lambda e: e.age) == 40
     assert await people.increment(one, lambda e: e.days, 3, by=2) == 2
+
+
+async def test_keys_can_be_given_by_functions(people: Table[Plain]) -> None:
+    sales = people.partition(lambda e: e.dept == "Sales")
+
+    by_function = sales.range(lambda e: (e.id >= 2) & (e.id < 4))
+
+    assert await by_function.select(lambda e: e.id).list() == [2, 3]
+    by_name = people.partition(dept="Sales").range(id=Interval(2, 4, has_upper_inside=False))
+    assert by_function.explain() == by_name.explain()
+    assert await sales.range(lambda e: e.id == 2).list() == [await people.get(dept="Sales", id=2)]
+    async with sales.atomic() as group:
+        group.delete_if_exists(id=2)
+    assert await people.get_or_none(dept="Sales", id=2) is None
+
+
+async def test_keys_of_an_index_can_be_given_by_functions(db: Database) -> None:
+    members = db.table(Member)
+    await db.create_tables()
+    await members.save_all(
+        [Member(club="A", id=1, email="jun"), Member(club="A", id=2, email="ken")]
+    )
+    via = members.via(by_email)
+
+    found = via.range(lambda e: (e.club == "A") & e.email.startswith("k"))
+
+    assert await found.select(lambda e: e.id).list() == [2]
+    assert found.explain() == via.prefix(club="A", email="k").explain()
+    assert (await via.get(lambda e: (e.club == "A") & (e.email == "jun"))).id == 1
+    assert await via.get_or_none(lambda e: (e.club == "A") & (e.email == "bo")) is None
+    with pytest.raises(EntityNotFoundError):
+        await via.get(lambda e: (e.club == "A") & (e.email == "bo"))
+    with pytest.raises(UsageError) as caught:
+        via.range(lambda e: e.is_active)
+    assert caught.value.code == "NotAKeyField"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (lambda e: e.id == 1, "NotAKeyField"),
+        (lambda e: e.dept > "Sales", "KeyFields"),
+        (lambda e: (e.dept == "Sales") | (e.dept == "Legal"), "KeyFields"),
+        (lambda e: (e.dept == "Sales") & (e.dept == "Legal"), "KeyFields"),
+        (lambda e: e.dept, "NotACondition"),
+    ],
+)
+async def test_a_partition_takes_one_value_for_each_of_its_fields(
+    people: Table[Plain], wrong: Any, code: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        people.partition(wrong)
+
+    assert caught.value.code == code
+    assert "partition()" in caught.value.message
+
+
+async def test_a_range_takes_only_fields_of_its_keys(people: Table[Plain]) -> None:
+    with pytest.raises(UsageError) as caught:
+        people.partition(dept="Sales").range(lambda e: present(e.age) > 40)
+
+    assert caught.value.code == "NotAKeyField"
+    assert "Use id in range(), and where() for" in caught.value.hint
 
 
 async def test_a_table_with_a_key_class_is_the_same_table(

@@ -77,6 +77,8 @@ from partita.patterns.planning.predicates import (
     Predicate,
     chosen_field,
     condition_of,
+    key_condition,
+    key_values,
     projection_of,
 )
 from partita.patterns.ports.connecting import Where, credential_of, open_sync
@@ -839,8 +841,14 @@ class Table(Generic[T]):
 
     # -- queries
 
-    def partition(self, **given: Any) -> "Partition[T]":
-        """Return one partition, given the fields of the partition key."""
+    def partition(self, key: Predicate[T] | None = None, /, **given: Any) -> "Partition[T]":
+        """Return one partition, given the fields of the partition key.
+
+        They are given by name, or by a function: `partition(lambda e: e.dept == "Sales")`.
+        """
+        if key is not None:
+            names = self._model.partition.fields
+            given = {**key_values(self._model, names, key, "partition"), **given}
         return Partition(self._db, self._model, given)
 
     def where(self, condition: Condition | Predicate[T]) -> "Query[T]":
@@ -962,12 +970,16 @@ class Partition(Generic[T]):
     def _query(self, given: Mapping[str, Any]) -> "Query[T]":
         return Query(self._db, self._model, QueryTerms({**self._given, **given}))
 
-    def range(self, **given: Any) -> "Query[T]":
+    def range(self, keys: Predicate[T] | None = None, /, **given: Any) -> "Query[T]":
         """Return the query for entities with these row key fields.
 
         Give the fields in the order of the row key, starting with the first; the last one may be
-        an interval, such as `between(...)`, `at_least(...)` or `starting_with(...)`.
+        an interval, such as `between(...)`, `at_least(...)` or `starting_with(...)`. Or give a
+        function that compares them: `range(lambda e: (e.id >= 100) & (e.id < 200))`.
         """
+        if keys is not None:
+            condition = key_condition(self._model, self._model.row.fields, keys, "range")
+            return self._query(given).where(condition)
         return self._query(given)
 
     def prefix(self, **given: str) -> "Query[T]":
@@ -1251,10 +1263,17 @@ class Via(Generic[T]):
         self._index = index
         self._verify = verify
 
-    def range(self, **given: Any) -> Query[T]:
-        """Return the query for these fields of the index's keys; the last may be an interval."""
+    def range(self, keys: Predicate[T] | None = None, /, **given: Any) -> Query[T]:
+        """Return the query for these fields of the index's keys; the last may be an interval.
+
+        Or give a function that compares them: `range(lambda e: e.email.startswith("j"))`.
+        """
         terms = QueryTerms(given, via=self._index, verify=self._verify)
-        return Query(self._db, self._model, terms)
+        query: Query[T] = Query(self._db, self._model, terms)
+        if keys is not None:
+            condition = key_condition(self._model, self._index.key_fields, keys, "range")
+            return query.where(condition)
+        return query
 
     def prefix(self, **given: str) -> Query[T]:
         """Return the query for entities whose last given field starts with a text."""
@@ -1266,9 +1285,17 @@ class Via(Generic[T]):
     def all(self) -> Query[T]:
         return self.range()
 
-    def get_or_none(self, **given: Any) -> T | None:
-        """Return the entity with these fields of the index's keys, or None."""
-        query = self.range(**given)
+    def _values(self, key: Predicate[T] | None, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if key is None:
+            return given
+        return {**key_values(self._model, self._index.key_fields, key, "get"), **given}
+
+    def get_or_none(self, key: Predicate[T] | None = None, /, **given: Any) -> T | None:
+        """Return the entity with these fields of the index's keys, or None.
+
+        They are given by name, or by a function: `lambda e: e.email == "junc@contoso.com"`.
+        """
+        query = self.range(**self._values(key, given))
         if query.plan.kind is not QueryKind.POINT or isinstance(self._index, ListIndex):
             raise UsageError(
                 "KeyFields",
@@ -1278,11 +1305,13 @@ class Via(Generic[T]):
             )
         return query.first()
 
-    def get(self, **given: Any) -> T:
-        entity = self.get_or_none(**given)
+    def get(self, key: Predicate[T] | None = None, /, **given: Any) -> T:
+        """Return the entity with these fields of the index's keys; raises EntityNotFoundError."""
+        values = self._values(key, given)
+        entity = self.get_or_none(**values)
         if entity is None:
-            key = RowKey(self._index.partition.format(given), self._index.row.format(given))
-            raise verbs.absent(self._model, key)
+            sought = RowKey(self._index.partition.format(values), self._index.row.format(values))
+            raise verbs.absent(self._model, sought)
         return entity
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: a new in-memory account or state for each test, and fault injection.
+"""The pytest plugin: a new in-memory account, server or state for each test, and fault injection.
 
 Every pytest run loads it where Partita is installed, so it imports only pytest until a fixture is
 used.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from partita.reliable.manager.state_manager import StateManager
     from partita.reliable.sync import StateManager as SyncStateManager
     from partita.service.hosting.in_process import LocalAccount
+    from partita.service.hosting.listening import Listening
 
 T = TypeVar("T")
 
@@ -37,15 +38,38 @@ def _run(awaited: "Coroutine[Any, Any, T]") -> T:
 
 
 @pytest.fixture
-def partita_account() -> "Iterator[LocalAccount]":
-    """Open an in-memory account for the test, with short delays between retries of the SDK."""
-    from partita.service.hosting.in_process import open_account  # noqa: PLC0415 - see above
+def _partita_opened() -> "Iterator[LocalAccount]":
+    """Open an in-memory account for the test; it needs no SDK until its clients are used."""
+    from partita.clock import SystemClock  # noqa: PLC0415 - see above
+    from partita.service.hosting.in_process import LocalAccount  # noqa: PLC0415
+    from partita.service.hosting.opening import Place  # noqa: PLC0415
 
-    with open_account(None) as account:
-        from partita.patterns.faults import SHORT_RETRIES  # noqa: PLC0415 - needs the SDK
-
-        account.client_options = SHORT_RETRIES
+    with LocalAccount(Place(None), SystemClock()) as account:
         yield account
+
+
+@pytest.fixture
+def partita_account(_partita_opened: "LocalAccount") -> "LocalAccount":
+    """Return the account of the test, with short delays between retries of the SDK.
+
+    `connection_string` is for clients that need a socket.
+    """
+    from partita.service.hosting.in_process import require_sdk  # noqa: PLC0415
+
+    require_sdk()
+    from partita.patterns.faults import SHORT_RETRIES  # noqa: PLC0415 - needs the SDK
+
+    _partita_opened.client_options = SHORT_RETRIES
+    return _partita_opened
+
+
+@pytest.fixture
+def partita_server(_partita_opened: "LocalAccount") -> "Listening":
+    """Serve the account of the test on free ports of 127.0.0.1: what `partita serve` serves.
+
+    `partita_server.connection_string` is for any client, in any process and language.
+    """
+    return _partita_opened.listen()
 
 
 @pytest.fixture

@@ -53,6 +53,9 @@ class _Wanted(msgspec.Struct, frozen=True):
     rate: float
     returns: float
     is_single: bool
+    """Whether it returns one entity at most."""
+    is_point: bool
+    """Whether its fields identify the entity: an access of partitions may return one by chance."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -95,6 +98,7 @@ def _wanted(model: EntityType[Any], access: Access, load: TypeLoad) -> _Wanted:
         0.0 if given is None else given.rate,
         returns if returns is not None else 1.0 if is_single else many,
         is_single,
+        access.is_single,
     )
 
 
@@ -130,7 +134,7 @@ def _choose_keys(model: EntityType[Any], asked: Sequence[_Wanted]) -> _Keys:
 
 def _identity(model: EntityType[Any], asked: Sequence[_Wanted]) -> tuple[str, ...]:
     """Return the fields that identify one entity: those of a point read, or of the keys."""
-    single = [each for each in asked if each.is_single and not each.ranges and each.equal]
+    single = [each for each in asked if each.is_point and not each.ranges and each.equal]
     keyed = [each for each in single if not _is_subset_of_other(each, single)]
     return (keyed or single)[0].equal if single else tuple(model.key_fields)
 

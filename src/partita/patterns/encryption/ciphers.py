@@ -19,7 +19,7 @@ except ImportError as error:  # only without the extra
     raise ConfigurationError(
         "ExtraMissing",
         "Encrypted properties require the package cryptography.",
-        hint="pip install 'partita[patterns]'.",
+        hint="pip install './partita[patterns]'.",
     ) from error
 
 __all__ = [

@@ -13,13 +13,20 @@ wrong operand is an error in the editor. At run time the argument is `table.c`.
 <condition (age gt 40 and dept eq 'Sales')>
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from partita.errors import UsageError
 from partita.patterns.fields.fields import Field
-from partita.patterns.planning.columns import Column, Columns, Condition
+from partita.patterns.planning.columns import (
+    Column,
+    Columns,
+    Compare,
+    Condition,
+    conjuncts,
+    fields_in,
+)
 from partita.patterns.types.decorators import EntityType
 
 T = TypeVar("T")
@@ -29,7 +36,9 @@ Predicate = Callable[[T], int]
 """A function that compares fields of an entity. `~` of a bool is an int for type checkers."""
 
 
-def condition_of(model: EntityType[Any], given: Condition | Predicate[Any]) -> Condition:
+def condition_of(
+    model: EntityType[Any], given: Condition | Predicate[Any], method: str = "where"
+) -> Condition:
     """Return the condition that was passed to where(), or that the passed function returns."""
     found: object = given
     what = ""
@@ -43,12 +52,50 @@ def condition_of(model: EntityType[Any], given: Condition | Predicate[Any]) -> C
             return found.as_condition()
         what, hint = f"{what}the field {found!r}", "Compare the field with a value."
     else:
-        what, hint = f"{what}a value of type {type(found).__name__}", "Omit where() to read all."
+        what, hint = (
+            f"{what}a value of type {type(found).__name__}",
+            f"Omit {method}() to read all.",
+        )
     raise UsageError(
         "NotACondition",
-        f"where() takes a condition on the columns of a table, not {what}.",
-        hint=f"Write where(table.c.age > 40) or where(lambda e: e.age > 40). {hint}",
+        f"{method}() takes a condition on the columns of a table, not {what}.",
+        hint=f"Write {method}(table.c.age > 40) or {method}(lambda e: e.age > 40). {hint}",
     )
+
+
+def key_condition(
+    model: EntityType[Any], keys: Collection[str], given: Predicate[Any], method: str
+) -> Condition:
+    """Return the condition of a function that may use only these key fields."""
+    condition = condition_of(model, given, method)
+    for field in fields_in(condition):
+        if field.name not in keys:
+            raise UsageError(
+                "NotAKeyField",
+                f"{field.name!r} is not a key field that {method}() can use.",
+                facts={"type": model.name, "field": field.name},
+                hint=f"Use {', '.join(keys) or 'none'} in {method}(), and where() for conditions "
+                "on other fields.",
+            )
+    return condition
+
+
+def key_values(
+    model: EntityType[Any], keys: Collection[str], given: Predicate[Any], method: str
+) -> dict[str, Any]:
+    """Return the values of key fields that a function compares with `==`."""
+    found: dict[str, Any] = {}
+    for each in conjuncts(key_condition(model, keys, given, method)):
+        if not isinstance(each, Compare) or each.operator != "eq" or each.field.name in found:
+            raise UsageError(
+                "KeyFields",
+                f"{method}() takes one value for each key field, not {each!r}.",
+                facts={"type": model.name},
+                hint=f"Compare each of {', '.join(keys)} once, with ==, and join with &. Use "
+                "where() for other conditions.",
+            )
+        found[each.field.name] = each.value
+    return found
 
 
 def projection_of(

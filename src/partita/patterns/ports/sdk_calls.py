@@ -32,7 +32,7 @@ ALL_METHODS = frozenset({"DELETE", "GET", "HEAD", "MERGE", "PATCH", "POST", "PUT
 TABLE_OPTIONS = {"retry_on_methods": ALL_METHODS}
 """By default the table SDK does not retry a POST whose answer was lost. Steps check what is stored,
 so that every method can be retried."""
-ROW_OPTIONS = {"stream": True, **TABLE_OPTIONS}
+ROW_OPTIONS: dict[str, Any] = {"stream": True, **TABLE_OPTIONS}
 """Keeps the pipeline from decoding the body; see AsyncMeteredTransport."""
 
 CLIENTS = {

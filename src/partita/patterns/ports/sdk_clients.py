@@ -15,7 +15,11 @@ from partita.service.hosting.services import KINDS
 
 CONNECT_SECONDS_MAX = 20
 READ_SECONDS_MAX = 60
-STORAGE_RETRIES = {"initial_backoff": 0.5, "increment_base": 2, "random_jitter_range": 0.4}
+STORAGE_RETRIES: dict[str, float] = {
+    "initial_backoff": 0.5,
+    "increment_base": 2,
+    "random_jitter_range": 0.4,
+}
 """Replaces the SDK's 15 seconds before the first retry of a queue or blob request."""
 
 _KINDS = {kind.name: kind for kind in KINDS}

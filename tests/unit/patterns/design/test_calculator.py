@@ -75,6 +75,21 @@ class Expense:
     amount: int = 0
 
 
+@entity(
+    table="read",
+    partition="{device:03d}",
+    row="{at:desc}",
+    access=[
+        access("the newest", partition=("device",)),
+        access("alarms", where=("alarm",), allow="scan"),
+    ],
+)
+class Reading:
+    device: int
+    at: datetime
+    alarm: bool = False
+
+
 def employees(**rates: dict[str, float]) -> dict[str, Any]:
     names = {each.replace(" ", "_").replace("-", ""): each for each in NAMES}
     return {
@@ -126,6 +141,20 @@ def test_one_entity_by_another_field_alone_is_the_inter_partition_index() -> Non
         'index(Employee, table="staffbyemail", partition="{email}", row="{id:06d}_{dept}")',
         "Inter-partition secondary index pattern",
     )
+
+
+def test_an_access_that_returns_one_of_many_entities_does_not_identify_them() -> None:
+    rates = {"the newest": {"rate": 10, "returns": 1}, "alarms": {"rate": 1, "returns": 5}}
+    found = calculate_design(
+        Reading, loads={"Reading": {"entities": 1_000_000, "partitions": 5, "access": rates}}
+    )
+
+    assert [each.text for each in found.proposals] == [
+        '@entity(partition="{device:03d}", row="{at:desc}")',
+        'index(Reading, table="readbyalarm", partition="{alarm}", row="{device:03d}_{at:desc}")',
+    ]
+    assert found.proposals[0].is_declared
+    index(Reading, table="readbyalarm", partition="{alarm}", row="{device:03d}_{at:desc}")
 
 
 def test_many_entities_by_another_field_are_index_entities() -> None:

@@ -331,4 +331,4 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True
     )
 
-    assert done.stdout == "ExtraMissing pip install 'partita[patterns]'.\n"
+    assert done.stdout == "ExtraMissing pip install './partita[patterns]'.\n"
