@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import pytest
 from azure.storage.blob import BlobServiceClient, ContainerClient, ContentSettings
 
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.console_api import ask
 from support.live import LiveServer
 
@@ -233,7 +233,7 @@ def test_a_refused_change_says_why(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_the_screens_of_blobs(
     watch: Watch, console: LiveServer, photos: ContainerClient, axe: str, theme: str
 ) -> None:

@@ -11,7 +11,7 @@ from console.api import Api
 from console.consoles import live_console
 from console.models import Resident
 from partita.patterns.sync import connect
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.live import LiveServer
 
 TESTS = Path(__file__).parent.parent
@@ -95,7 +95,7 @@ def test_a_comparison_is_bounded_and_of_a_known_type(api: Api, given: dict[str, 
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_indexes_outbox_and_drift_have_a_screen(
     watch: Watch, address: str, axe: str, theme: str
 ) -> None:
@@ -118,7 +118,7 @@ def test_indexes_outbox_and_drift_have_a_screen(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_a_table_without_typed_rows_says_what_they_are(
     watch: Watch, console: LiveServer, people: TableServiceClient, axe: str, theme: str
 ) -> None:

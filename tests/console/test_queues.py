@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from azure.storage.queue import QueueClient, QueueServiceClient
 
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.console_api import ask, ended_job
 from support.live import LiveServer
 
@@ -146,7 +146,7 @@ def test_a_refused_change_says_why(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_the_screens_of_queues(
     watch: Watch, console: LiveServer, queues: QueueServiceClient, axe: str, theme: str
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.data.tables import TableAccessPolicy, TableClient, TableServiceClient
 
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.console_api import ask
 from support.live import LiveServer
 
@@ -97,7 +97,7 @@ def test_the_key_of_the_account_is_in_no_answer(console: LiveServer, staff: str)
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_the_screen_of_signatures(
     watch: Watch, console: LiveServer, staff: str, axe: str, theme: str
 ) -> None:

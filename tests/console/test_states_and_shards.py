@@ -10,7 +10,7 @@ import partita
 from console.api import Api
 from console.consoles import live_console
 from console.seeded_sources import seed_catalog, seed_state
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.live import LiveServer
 
 
@@ -136,7 +136,7 @@ def at(address: str, path: str, account: str = "-") -> str:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_a_state_is_shown_with_its_rows(watch: Watch, address: str, axe: str, theme: str) -> None:
     page = watch.page
     use_theme(page, theme)
@@ -164,7 +164,7 @@ def test_a_state_is_shown_with_its_rows(watch: Watch, address: str, axe: str, th
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_shard_maps_are_bars_with_their_jobs(
     watch: Watch, address: str, axe: str, theme: str
 ) -> None:
@@ -185,7 +185,7 @@ def test_shard_maps_are_bars_with_their_jobs(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_consoles_without_them_say_how_to_show_them(
     watch: Watch, console: LiveServer, axe: str, theme: str
 ) -> None:

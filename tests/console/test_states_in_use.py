@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from console.consoles import live_console
 from partita.console import show_state
 from partita.reliable.sync import ReliableDictionary, StateManager, open_state
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.cluster import Cluster, running_cluster
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
@@ -79,7 +79,7 @@ def look(page: Page, axe: str, name: str, theme: str) -> None:
     picture(page, f"console-{name}-{theme}")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_a_partition_on_nats_is_followed_with_its_replicas_and_locks(
     watch: Watch, cluster: Cluster, axe: str, tmp_path: Path, theme: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_partition_on_nats_is_followed_with_its_replicas_and_locks(
         expect(page.get_by_text("No key is locked")).to_be_visible()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_a_program_shows_its_own_state_while_it_works(
     watch: Watch, axe: str, tmp_path: Path, theme: str
 ) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from console.models import Resident
 from console.staff import fill_staff
 from partita.patterns.sync import connect
-from support.browser import Watch, picture, use_theme, violations
+from support.browser import THEMES, Watch, picture, use_theme, violations
 from support.live import LiveServer
 
 OTHERS = ("AuditLog", "Invoices", "Orders", "Sessions")
@@ -175,7 +175,7 @@ def test_a_filter_is_completed(page: Page, console: LiveServer) -> None:
 
 
 @proof
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_conditions_are_edited_as_fields_beside_the_text_by_keys(
     page: Page, console: LiveServer, axe: str, theme: str
 ) -> None:

@@ -26,6 +26,7 @@ FAMILIES = {
     "serve": "partita.cli.settings:serve",
     "config": "partita.cli.settings:config",
     "console": "partita.cli.console.commands:console",
+    "certificate": "partita.cli.certificate.commands:certificate",
     "reload": "partita.cli.settings:reload",
     "verify": "partita.cli.account.commands:verify",
     "import": "partita.cli.bulk.commands:import_",

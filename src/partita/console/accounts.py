@@ -159,7 +159,7 @@ class SdkImport:
             raise ConfigurationError(
                 "Configuration",
                 "The official Azure SDK is not installed.",
-                hint="Run: pip install 'partita[console]'",
+                hint="Run: pip install './partita[console]'",
             ) from error
 
     async def close(self) -> None:

@@ -173,8 +173,8 @@ def _scans(columns: Sequence[Column]) -> Shape | None:
         scanned / seconds,
         f"{scanned / reads:.0%} of the entities read were read by queries over several partitions",
         "Such a query reads every entity between its first and its last key. Name the partition"
-        " key in the filter, or add an index table for it. `partita serve` tells the plan of a"
-        " query in the header x-partita-plan. See docs/patterns/inter-partition-index.md.",
+        " key in the filter, or add an index table for it. `partita query --explain` and the"
+        " console show the plan. See docs/patterns/inter-partition-index.md.",
     )
 
 

@@ -183,6 +183,17 @@ def test_the_well_known_key_on_the_network_can_be_asked_for_and_is_warned_about(
     assert any("development key" in warning for warning in warnings(config))
 
 
+def test_hosts_to_copy_from_are_read_with_and_without_a_port() -> None:
+    hosts = "Data.example,10.0.0.5:10000,[2001:db8::1]:80"
+
+    config = load({}, {"PARTITA_COPY_FROM_HOST": hosts})
+
+    assert config.copy_from_host == ("data.example", "10.0.0.5:10000", "[2001:db8::1]:80")
+    for bad in ("https://data.example", "data.example/a", "*", "a b", "data.example:port"):
+        with pytest.raises(ConfigurationError, match="is not a host"):
+            load({}, {"PARTITA_COPY_FROM_HOST": bad})
+
+
 def test_old_tokens_can_be_allowed_and_are_warned_about() -> None:
     assert not load({}, {}).allow_old_sas
     config = load({}, {"PARTITA_ALLOW_OLD_SAS": "true"})
@@ -277,3 +288,52 @@ def test_a_short_key_is_served_on_this_machine_only() -> None:
 
     assert refused.value.message == "A key of account mine is too short for 0.0.0.0."
     assert "at least 32 bytes" in refused.value.hint
+
+
+# Bearer tokens
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ({"oauth": "development"}, "--tls-cert"),
+        ({"oauth": "development", "tls_cert": "c", "tls_key": "k", "host": "0.0.0.0"}, "127.0.0.1"),
+        (
+            {
+                "oauth": "development",
+                "tls_cert": "c",
+                "tls_key": "k",
+                "oauth_issuer": "https://login.test",
+            },
+            "--oauth-issuer",
+        ),
+        ({"oauth": "basic"}, ""),
+        ({"oauth_jwks": "keys.json"}, "--oauth-issuer"),
+        ({"oauth_role": ["x=Storage Blob Data Reader"]}, "--oauth-issuer"),
+        ({"oauth_issuer": "http://login.test"}, "--oauth-issuer"),
+        ({"oauth_issuer": "https://a.test", "oauth_jwks": "http://a.test/keys"}, "https://"),
+        ({"oauth_issuer": "https://a.test", "oauth_role": ["x=Owner"]}, "Storage Blob Data Owner"),
+        ({"oauth_issuer": "https://a.test", "oauth_skew_seconds": "3601"}, ""),
+    ],
+)
+def test_settings_of_tokens_that_nothing_verifies_are_refused(
+    flags: dict[str, object], remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        check(load({**flags, "in_memory": True}, {}))
+
+    assert remedy in refused.value.hint
+
+
+def test_rules_of_roles_are_read_and_shown_as_they_are_written() -> None:
+    rules = "readers=Storage Table Data Reader,senders=StorageQueueDataMessageSender@orders"
+    environ = {"PARTITA_OAUTH_ROLE": rules, "PARTITA_OAUTH_ISSUER": "https://login.test"}
+
+    config = load({"oauth_jwks": "keys.json"}, environ)
+
+    check(config)
+    assert config.oauth_jwks == Path("keys.json")
+    assert config.shown()["oauth_role"] == [
+        "readers=Storage Table Data Reader",
+        "senders=Storage Queue Data Message Sender@orders",
+    ]

@@ -766,7 +766,7 @@ FOR_PROGRAMS = {
     *("connect", "aconnect", "sessionmaker", "async_sessionmaker", "scoped_session"),
     *("run", "arun", "routed", "close", "aclose", "begin", "connect_shard"),
     *("find_cached", "forget", "load", "epoch", "row", "adopt_schema", "mapping_of", "shard_of"),
-    *("current_shards", "forget_shards"),
+    *("current_shards", "forget_shards", "refresh", "read_schema"),
 }
 """Methods that use the maps, or work on the cache of a process: they administer nothing."""
 

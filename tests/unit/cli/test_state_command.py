@@ -330,7 +330,7 @@ def replace_checkpoint_by_another(file: Path) -> None:
             await read_file(disk, file.name, state)
             users = state.find("users")
             assert users is not None
-            users.rows.values[next(iter(users.rows.keys))] = b"\x00\x01\xa3not"
+            users.rows.values.put(next(iter(users.rows.values)), b"\x00\x01\xa3not", 0)
             await write_file(disk, file.name, state)
         finally:
             disk.close()
@@ -930,3 +930,22 @@ def test_a_reader_that_goes_away_causes_no_traceback(folder: Path) -> None:
 
     assert process.returncode == 1
     assert b"Traceback" not in told
+
+
+def test_a_cluster_that_does_not_answer_is_said_in_one_line() -> None:
+    program = (
+        "import sys\n"
+        "from partita.cli.main import main\n"
+        "from partita.cli.state import primaries\n"
+        "from partita.reliable.nats import link\n"
+        "link.CONNECT_SECONDS, primaries.CONNECT_SECONDS = 0.05, 0.2\n"
+        "sys.exit(main(['state', 'status', 'nats://127.0.0.1:1']))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "partita nats up" in done.stderr

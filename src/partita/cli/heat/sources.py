@@ -72,7 +72,7 @@ async def _from_database(url: str, given: Given, since: int, to: int) -> Reading
             )
         )
     except ModuleNotFoundError as error:
-        hint = 'Install what PostgreSQL stores need: pip install "partita[scaleout]".'
+        hint = 'Install what PostgreSQL stores need: pip install "./partita[scaleout]".'
         raise not_installed(error, hint) from error
     links = pool.Pool(link.Connector(location.Location.parse(url), Durability.FAST))
     account = given.account or DEVELOPMENT_ACCOUNT

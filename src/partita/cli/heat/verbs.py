@@ -74,7 +74,11 @@ class TableHeat(Facts, frozen=True):
             yield f"The picture of {self.table} is in {' and '.join(self.files)}."
             yield ""
         rows = [
-            (range_text(each.first, each.last), rate_text(each.rate), f"{each.share:.0%}")
+            (
+                range_text(each.first, each.last) or "start of the table",
+                rate_text(each.rate),
+                f"{each.share:.0%}",
+            )
             for each in self.hottest
         ]
         yield Table(("hottest ranges", UNITS[self.kind], "share"), rows)
@@ -132,7 +136,7 @@ def _write_files(given: Given, picture: Picture, title: str) -> None:
             try:
                 from partita.heat.drawing.png import png  # noqa: PLC0415 - an extra
             except ModuleNotFoundError as error:
-                hint = 'Run: pip install "partita[ops]", or use --svg.'
+                hint = 'Run: pip install "./partita[ops]", or use --svg.'
                 raise not_installed(error, hint) from error
             Path(given.png).write_bytes(png(picture, title))
     except OSError as error:

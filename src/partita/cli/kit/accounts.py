@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from partita.errors import ConfigurationError
+from partita.local_postgres import has_local_store
 from partita.storage.database import DATABASE_FILE
 
 
@@ -13,6 +14,14 @@ def account_folders(path: Path, account: str | None = None) -> list[Path]:
     if (path / DATABASE_FILE).exists():
         return [path]
     found = sorted(each.parent for each in path.glob(f"*/{DATABASE_FILE}"))
+    if not found and has_local_store(path):
+        raise ConfigurationError(
+            "FolderUnusable",
+            f"The folder {path} holds the PostgreSQL database of serve --local, and no folder of"
+            " an account.",
+            hint="Give --store, or --connect, the URL that serve prints; or make a folder of the"
+            f" account: stop serve, then run partita account copy local:{path} --to FOLDER.",
+        )
     if not found:
         raise ConfigurationError(
             "FolderUnusable",

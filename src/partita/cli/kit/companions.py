@@ -84,7 +84,7 @@ def _installed() -> Iterator[None]:
         raise ConfigurationError(
             "NotInstalled",
             f"The package {error.name} is not installed.",
-            hint='Run: pip install "partita[azure]"',
+            hint='Run: pip install "./partita[azure]"',
         ) from error
 
 

@@ -46,6 +46,11 @@ class Facts(msgspec.Struct, frozen=True):
         """The status of the process: 1 if an operator must look at the result."""
         return 0
 
+    @property
+    def as_value(self) -> object:
+        """What is printed as JSON: this object, unless the verb prints a list."""
+        return self
+
     @abstractmethod  # checked by mypy only: a Struct has a metaclass of its own
     def lines(self) -> Iterator[Line]:
         """Yield the result for people."""
@@ -53,7 +58,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 def as_json(facts: Facts) -> str:
     """Return one line of JSON; a value that JSON does not have is written as text."""
-    return msgspec.json.encode(facts, enc_hook=str).decode()
+    return msgspec.json.encode(facts.as_value, enc_hook=str).decode()
 
 
 def as_text(lines: Iterable[Line]) -> str:

@@ -40,7 +40,7 @@ def run(given: Given, verb: str) -> int:
         try:
             facts = load("partita.cli.patterns.opening:run")(given, verb)
         except ModuleNotFoundError as error:
-            hint = 'Install what patterns need: pip install "partita[patterns]".'
+            hint = 'Install what patterns need: pip install "./partita[patterns]".'
             raise not_installed(error, hint) from error
     show(facts, is_json=given.json)
     is_stopped = given.verb == "worker" and not given.once

@@ -81,7 +81,7 @@ def run(given: Given, verb: str) -> int:
 
             function = load(f"partita.cli.shards.{verb}")
         except ModuleNotFoundError as error:
-            hint = 'Install what shards need: pip install "partita[shards]".'
+            hint = 'Install what shards need: pip install "./partita[shards]".'
             raise not_installed(error, hint) from error
         with _without_warnings() if given.json else nullcontext():
             facts, names = opening.run(function, given)

@@ -17,7 +17,7 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.shard_key import BUCKET, KeyType, key_type
 
 HEX = "hex:"
-WRITTEN = {
+WRITTEN: dict[type, str] = {
     int: "a whole number",
     str: 'text, in double quotes (JSON) if it has a colon or begins with "',
     bytes: "hex:00ff",

@@ -19,7 +19,7 @@ def _run(given: Given, verb: str) -> int:
         try:
             facts = load(f"partita.cli.space.verbs:{verb}")(given)
         except ModuleNotFoundError as error:
-            hint = 'Install what PostgreSQL stores need: pip install "partita[scaleout]".'
+            hint = 'Install what PostgreSQL stores need: pip install "./partita[scaleout]".'
             raise not_installed(error, hint) from error
     show(facts, is_json=given.json)
     return int(facts.exit_status)

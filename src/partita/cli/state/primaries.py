@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
@@ -28,6 +29,9 @@ from partita.reliable.observing.nats_observer import (
 )
 
 T = TypeVar("T")
+
+# Without a handler Python prints the warnings of a connection; the error of the verb says the same.
+logging.getLogger("partita.reliable").addHandler(logging.NullHandler())
 
 CONNECT_SECONDS = 10.0
 SERVICE_SUFFIX = "-service"

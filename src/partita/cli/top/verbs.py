@@ -61,7 +61,7 @@ def run(given: Given) -> int:
             "Configuration",
             "The live view needs a package that is not installed.",
             facts={"package": error.name or ""},
-            hint="Run: pip install 'partita[ops]', or give --once.",
+            hint="Run: pip install './partita[ops]', or give --once.",
         ) from error
     TopApp(endpoint, given.interval).run()
     return 0

@@ -119,7 +119,7 @@ class ShardCatalog:
             raise ConfigurationError(
                 "Configuration",
                 "SQLAlchemy is not installed.",
-                hint='Run: pip install "partita[shards]"',
+                hint='Run: pip install "./partita[shards]"',
             ) from error
         if self._manager is None:
             self._manager = ShardMapManager.open(self._url)
