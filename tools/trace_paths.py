@@ -48,7 +48,7 @@ TRACES = 20
 FILES_MAX = {
     "point read": 12,
     "group of three": 17,
-    "dictionary set and commit": 12,
+    "dictionary set and commit": 13,
     "routed session": 8,
     "typed save": 20,
 }
@@ -147,7 +147,7 @@ async def trace_service(tracer: Tracer) -> dict[str, Trace]:
         account = await Account.open(DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], stores)
         accounts = Accounts([account], clock)
         front = Front(TABLES.build(accounts, clock), accounts, clock)
-        server = Server(front.respond, hosts=["127.0.0.1"], port=0, clock=clock)
+        server = Server(front.begin, hosts=["127.0.0.1"], port=0, clock=clock)
         await server.start()
         sys.setprofile(tracer._profile)  # noqa: SLF001
         loop = asyncio.get_running_loop()

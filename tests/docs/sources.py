@@ -13,7 +13,17 @@ SOURCES = sorted((PROJECT / "src").rglob("*.py"))
 DOCUMENTS = sorted(
     [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *PACKAGE.rglob("*.md")]
 )
-_NOT_OURS = {".git", ".venv", "node_modules", "partita-data", "__pycache__", "out", "build", "dist"}
+_NOT_OURS = {
+    ".git",
+    ".venv",
+    "node_modules",
+    "partita-data",
+    "__pycache__",
+    "out",
+    "build",
+    "dist",
+    "site",
+}
 
 
 def own_files() -> Iterator[Path]:

@@ -31,14 +31,14 @@ host  all all {HOST}/32 trust
 """The role of the front ends needs its password."""
 
 
-def compose() -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.postgresql.yml").read_text("utf-8"))
+def compose(file: str = "compose.postgresql.yml") -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((DEPLOY / file).read_text("utf-8"))
     return read
 
 
-def script_of(service: str) -> str:
+def script_of(service: str, file: str = "compose.postgresql.yml") -> str:
     """What the shell of a container runs: Compose writes a dollar sign as two."""
-    (script,) = compose()["services"][service]["command"]
+    (script,) = compose(file)["services"][service]["command"]
     return str(script).replace("$$", "$")
 
 
@@ -60,7 +60,10 @@ def parse(words: list[str]) -> None:
     verb.make_context("partita", words)
 
 
-@pytest.mark.parametrize("unit", ["partita.service", "partita@.service", "partita-worker@.service"])
+UNITS = ["partita.service", "partita@.service", "partita-worker@.service"]
+
+
+@pytest.mark.parametrize("unit", [*UNITS, "partita-control.service"])
 def test_a_unit_starts_a_command_that_exists(unit: str) -> None:
     text = (DEPLOY / unit).read_text("utf-8")
     (line,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
@@ -86,6 +89,22 @@ def test_the_commands_of_the_containers_exist() -> None:
     for service in ("init", "front-1", "front-2"):
         (words,) = commands_of(script_of(service))
         parse(words)
+
+
+def test_the_commands_of_the_containers_of_a_fleet_exist() -> None:
+    for service in ("init", "control", "front-1", "front-2"):
+        (words,) = commands_of(script_of(service, "compose.fleet.yml"))
+        parse(words)
+
+
+def test_a_fleet_of_containers_differs_in_its_databases_only() -> None:
+    one, fleet = compose(), compose("compose.fleet.yml")
+
+    assert fleet["services"].keys() - one["services"].keys() == {
+        *("catalog", "shard-1", "shard-2", "control"),
+    }
+    assert fleet["secrets"] == one["secrets"]
+    assert fleet["services"]["balancer"] == one["services"]["balancer"]
 
 
 def test_a_wrong_flag_of_a_container_would_be_found() -> None:

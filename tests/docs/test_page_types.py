@@ -12,7 +12,7 @@ from support.type_checkers import mypy, pyright
 FENCED = re.compile(r"^( *)```python(?: (\S+))?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 AREAS = ["patterns", "reliable", "shards"]
 AZURE_UNTYPED = re.compile(
-    r"\*\*kwargs: Unknown\) -> .*\b(TableClient|TableEntity|Dict\[str, Any\])\W.*"
+    r"\*\*kwargs: Unknown\) -> .*\b(TableClient|TableItem|TableEntity|Dict\[str, Any\])\W.*"
     r"\(reportUnknownMemberType\)"
 )
 """The methods of Azure's table clients have `**kwargs` without a type, which strict mode reports
