@@ -93,7 +93,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(sides, runs, report.save("queues", document))
-    return bool(options.demand) and any(word != "yes" for _, word in verdicts)
+    return bool(options.demand) and report.has_missed(verdicts)
 
 
 def read_options() -> argparse.Namespace:
@@ -101,13 +101,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--sizes", default=f"{AZURITE_MESSAGES},10000,1000000")
     parser.add_argument("--seconds", type=float, default=8, help="length of one run")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="to 10,000, one round of 2 s")
     parser.add_argument("--skip-azurite", action="store_true", help="ours alone, no ratio")
-    parser.add_argument("--demand", action="store_true", help="a missed target is a failure")
-    options = parser.parse_args()
-    if options.quick:
-        options.sizes, options.seconds, options.rounds = f"{AZURITE_MESSAGES},10000", 2, 1
-    return options
+    return report.read_options(
+        parser,
+        "to 10,000, one round of 2 s",
+        sizes=f"{AZURITE_MESSAGES},10000",
+        seconds=2,
+        rounds=1,
+    )
 
 
 def start_sides(

@@ -8,7 +8,7 @@ import pytest
 from crash.live import GoneError, Ledger, Server, WireClient, serving
 from support.repeats import repeat
 
-ROUNDS = repeat(3, 20, 200)
+ROUNDS = repeat(3, 8, 200)
 CLIENTS = 3
 
 

@@ -15,9 +15,9 @@ from partita.storage import database, vacuum
 from partita.storage.durability import Durability
 from support.repeats import repeat
 
-STATES = repeat(80, 2_000, 20_000)
+STATES = repeat(80, 600, 20_000)
 STEPS = 150
-SEEDS = repeat(1, 4, 4)
+SEEDS = repeat(1, 2, 4)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from crash.queue_live import (
 )
 from support.repeats import repeat
 
-ROUNDS = repeat(3, 20, 200)
+ROUNDS = repeat(3, 8, 200)
 HASTY_ROUNDS = 40
 CLIENTS = 3
 HASTY = (str(Path(__file__).with_name("hasty_server.py")),)

@@ -15,7 +15,7 @@ from partita.storage import database
 from partita.storage.durability import Durability
 from support.repeats import repeat
 
-STATES = repeat(50, 400, 10_000)
+STATES = repeat(50, 200, 10_000)
 STEPS = 60
 
 

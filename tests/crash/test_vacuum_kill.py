@@ -15,7 +15,7 @@ from crash.live import ACCOUNT, GoneError, Ledger, Server, WireClient, serving
 from partita.storage.database import DATABASE_FILE
 from support.repeats import repeat
 
-ROUNDS = repeat(3, 10, 100)
+ROUNDS = repeat(3, 6, 100)
 CLIENTS = 2
 FILLERS, FILLER_ENTITIES = 3, 60
 PROGRAM = Path(__file__).with_name("vacuuming_server.py")

@@ -39,6 +39,8 @@ COLOURS = 128
 PATIENCE_MS = 60_000
 """How long a condition on a page may take: other work may have the machine."""
 SCREENSHOTS_VARIABLE = "PARTITA_SCREENSHOTS"
+THEMES = ["light", pytest.param("dark", marks=pytest.mark.soak)]
+"""`make proof` looks at both for the shell and the screens of tables only."""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

@@ -8,7 +8,16 @@ from partita.scaleout.schema.install import install
 from support import postgres
 from support.weak_server import run_sql
 
-KEPT_TABLES = {"schema_version", "catalog_version"}
+KEPT_TABLES = {"schema_version", "catalog_version", "shard", "shard_own"}
+TO_1_3 = ("ALTER TABLE partita.blob DROP COLUMN state, DROP COLUMN expires_at",)
+"""Statements that make the tables of version 1.3 of those of 1.4, ..."""
+TO_1_2 = (
+    *TO_1_3,
+    "DROP TABLE partita.shard, partita.shard_own, partita.job",
+    "DROP SEQUENCE partita.shard_id",
+    "ALTER TABLE partita.range DROP changed_at",
+)
+"""... and of version 1.2."""
 _shared: list[str] = []
 
 

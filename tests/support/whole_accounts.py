@@ -13,12 +13,14 @@ import msgspec
 
 from partita.blobs.engine.engine import BlobEngine
 from partita.blobs.rules.model import (
+    NO_RETENTION,
     Blob,
     BlobName,
     BlockChoice,
     Headers,
     LeaseRequest,
     Properties,
+    Retention,
 )
 from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import SystemClock
@@ -167,6 +169,26 @@ async def _fill_blobs(blobs: BlobEngine) -> None:
     await _fill_blocks_and_pages(blobs)
     await blobs.put_blob(BlobName("dropped", "gone"), b"not copied")
     await blobs.containers.delete_container("dropped")
+    await _fill_kept(blobs, properties)
+
+
+async def _fill_kept(blobs: BlobEngine, properties: Properties) -> None:
+    """Store versions, deleted blobs, and a deleted container."""
+    try:
+        blobs.keeper.retention = Retention(keeps_versions=True, blob_days=7, container_days=7)
+        for content in (b"first", LARGE + b"second", b"third"):
+            await blobs.put_blob(BlobName("photos", "versioned"), content, properties=properties)
+        await blobs.put_blob(BlobName("photos", "only versions"), b"deleted")
+        await blobs.delete_blob(BlobName("photos", "only versions"))
+        blobs.keeper.retention = Retention(blob_days=7, container_days=7)
+        await blobs.put_blob(BlobName("photos", "deleted"), LARGE + b"deleted")
+        await blobs.snapshot(BlobName("photos", "deleted"))
+        await blobs.delete_blob(BlobName("photos", "deleted"), snapshots="include")
+        await blobs.containers.create_container("deleted", metadata={"Color": "blue"})
+        await blobs.put_blob(BlobName("deleted", "kept"), b"kept", properties=properties)
+        await blobs.containers.delete_container("deleted")
+    finally:
+        blobs.keeper.retention = NO_RETENTION
 
 
 async def _fill_blocks_and_pages(blobs: BlobEngine) -> None:
@@ -230,9 +252,15 @@ async def _queues(queues: QueueEngine) -> dict[str, Any]:
 
 async def _containers(blobs: BlobEngine) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for container in (await blobs.containers.list_containers()).items:
+    listed = (await blobs.containers.list_containers(with_deleted=True)).items
+    found["deleted"] = [each for each in listed if each.deleted_at is not None]
+    searched = (await blobs.searches.find_blobs("tag = 'value'")).items
+    found["tagged"] = sorted((each.container, each.name) for each in searched)
+    for container in listed:
+        if container.deleted_at is not None:
+            continue
         listing = await blobs.containers.list_blobs(
-            container.name, include={"snapshots", "uncommittedblobs"}
+            container.name, include={"snapshots", "uncommittedblobs", "versions", "deleted"}
         )
         items = [
             (msgspec.structs.replace(item), await _content(blobs, container.name, item))
@@ -244,7 +272,9 @@ async def _containers(blobs: BlobEngine) -> dict[str, Any]:
 
 
 async def _content(blobs: BlobEngine, container: str, blob: Blob) -> Any:
-    name = BlobName(container, blob.name, blob.snapshot)
+    if blob.deleted_at is not None:
+        return None
+    name = BlobName(container, blob.name, blob.snapshot, blob.version)
     lists = None
     if blob.kind == "BlockBlob" and blob.snapshot is None:
         lists = await blobs.block_blobs.get_block_list(name)

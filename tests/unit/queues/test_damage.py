@@ -61,6 +61,9 @@ def test_text_without_a_checksum_is_delivered_and_gets_one_when_it_is_updated(
         account.queues.create_queue("work").send_message("archive")
     connection = apsw.Connection(str(tmp_path / ACCOUNT / "account.sqlite"))
     connection.execute("UPDATE message SET text = 'archive'")
+    connection.execute("DROP INDEX blob_tagged; DROP INDEX blob_expires")
+    connection.execute("ALTER TABLE blob DROP COLUMN state")
+    connection.execute("ALTER TABLE blob DROP COLUMN expires_at")
     connection.execute("UPDATE format SET version = 1")
     connection.pragma("user_version", 0)  # no checksum of the format numbers either
     connection.close()
