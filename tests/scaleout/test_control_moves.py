@@ -9,26 +9,27 @@ from psycopg import sql
 
 from partita.errors import (
     CatalogMismatchError,
+    MoveRefusedError,
     OperationPendingError,
     ShardNotFoundError,
     UnavailableError,
 )
+from partita.scaleout.catalog.shards import Shard
 from partita.scaleout.control import exclusive, moving, range_copy
 from partita.scaleout.control.control import Control
 from partita.scaleout.control.states import MoveOutcome, MoveProgress, MoveStep
 from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables.trips import STALE, Change, Read, Row
-from partita.storage.durability import Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.expectations import ANYTHING
 from partita.tables.operations import Delete, EntityGroup, Insert
 from support import postgres
-from support.control_fleets import HERE, THERE, Pause, Session, session, urls
+from support.control_fleets import HERE, THERE, Pause, Session, other, session, urls
 from support.many_shards import execute
 from support.repeats import sample
 
-__all__ = ["session"]
+__all__ = ["other", "session"]
 
 KEYS = ["", "a", "b\u4e2d", "k", "m", "z\U0001f600"]
 
@@ -124,6 +125,55 @@ async def test_a_move_to_where_the_range_is_does_nothing(session: Session) -> No
 async def test_an_unknown_shard_is_refused(session: Session) -> None:
     with pytest.raises(ShardNotFoundError):
         await session.control.move((await session.only()).id, "nowhere")
+
+
+# What changes the same range
+
+
+@pytest.mark.parametrize("change", ["moved", "split"])
+async def test_a_move_of_a_range_that_was_changed_since_it_was_looked_up_is_refused(
+    session: Session, other: Control, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Another session is faster, and gives the keys to the target."""
+    await fill(session)
+    only, find = await session.only(), other._looking.shard
+    looked, go = asyncio.Event(), asyncio.Event()
+
+    async def find_later(name: str) -> Shard:
+        looked.set()
+        await go.wait()
+        return await find(name)
+
+    monkeypatch.setattr(other._looking, "shard", find_later)
+    late = asyncio.ensure_future(other.move(only.id, THERE))
+    await looked.wait()
+    changed = only.id if change == "moved" else (await session.split("m"))[1]
+    await session.control.move(changed, THERE)
+    go.set()
+    with pytest.raises(OperationPendingError) as refused:
+        await late
+
+    assert refused.value.code == "RangeChanged"
+    assert await other.jobs() == []
+    assert await session.keys() == sorted(KEYS * 3)
+    back = await other.move(changed, HERE)
+    assert back.entities == (18 if change == "moved" else 6)
+
+
+async def test_a_target_that_has_some_of_the_keys_is_left_as_it_is(session: Session) -> None:
+    """As after a restore of the target: the catalog does not know of the range there."""
+    await fill(session)
+    unknown = "SELECT partita.own_range_1(%s, %s, 'k', 'l', 1)"
+    execute(urls()[1], unknown, 2**31 - 1, session.table.id)
+
+    with pytest.raises(MoveRefusedError) as refused:
+        await session.control.move((await session.only()).id, THERE)
+
+    assert refused.value.code == "MoveRefused"
+    assert await session.control.jobs() == []
+    assert session.owned(1) == ["o"]
+    await session.put("a", ["r"], age=2)
+    execute(urls()[1], "DELETE FROM partita.range_own WHERE tid = %s", session.table.id)
 
 
 # What is written meanwhile
@@ -303,7 +353,7 @@ async def test_a_cancelled_move_is_taken_back_or_completed(
 
 @pytest.mark.parametrize("step", sample(moving.STEPS, 4))
 async def test_what_a_dead_mover_leaves_is_ended_by_another(
-    session: Session, monkeypatch: pytest.MonkeyPatch, step: MoveStep
+    session: Session, other: Control, monkeypatch: pytest.MonkeyPatch, step: MoveStep
 ) -> None:
     """Its sessions end and it does nothing more, as after SIGKILL."""
     await fill(session)
@@ -323,24 +373,21 @@ async def test_what_a_dead_mover_leaves_is_ended_by_another(
     (job,) = await session.control.jobs()
     assert (job.kind, job.is_running) == ("move", False)
 
-    other = await Control.open(urls()[0], durability=Durability.FAST)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await other.resume():  # noqa: ASYNC110 - a server ends the sessions
             await asyncio.sleep(0.05)
-    await other.close()
 
     await assert_whole(session, THERE if step in AFTER_COMMIT else HERE)
 
 
 async def test_the_jobs_of_a_mover_that_is_alive_are_left_alone(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    session: Session, other: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(session)
     only = await session.only()
     pause = Pause(monkeypatch, "catch_up")
     task = started(session, only.id)
     await pause.reach(task)
-    other = await Control.open(urls()[0], durability=Durability.FAST)
 
     (job,) = await other.resume()
 
@@ -353,7 +400,6 @@ async def test_the_jobs_of_a_mover_that_is_alive_are_left_alone(
         with pytest.raises(OperationPendingError) as caught:
             await refused
         assert caught.value.code == "RangeBusy"
-    await other.close()
     pause.go.set()
     await task
     await assert_whole(session, THERE)

@@ -102,6 +102,14 @@ async def session() -> AsyncIterator[Session]:
     execute(urls()[0], "DELETE FROM partita.job")
 
 
+@pytest.fixture
+async def other(session: Session) -> AsyncIterator[Control]:
+    """Another administrative session on the same fleet."""
+    control = await Control.open(urls()[0], durability=Durability.FAST)
+    yield control
+    await control.close()
+
+
 class Pause:
     """Stops a move before a step has an effect, until `go` is set."""
 

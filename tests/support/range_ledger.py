@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from partita.errors import (
     EntityNotFoundError,
@@ -60,7 +60,20 @@ class Ledger:
         self._is_over = False
         self._clients: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the clients in the block, then compare everything with what was acknowledged."""
+        await self._start()
+        try:
+            yield
+        except BaseException:
+            for client in self._clients:
+                client.cancel()
+            await asyncio.wait(self._clients)
+            raise
+        await self._stop()
+
+    async def _start(self) -> None:
         """Put the entities that stay, then start all clients."""
         for partition in PARTITIONS:
             names = ["count", *(f"stays{number}" for number in range(3))]
@@ -74,8 +87,7 @@ class Ledger:
             for kind in kinds:
                 self._clients.append(asyncio.ensure_future(self._repeat(kind, front)))
 
-    async def stop(self) -> None:
-        """Stop the clients, then compare everything with what was acknowledged."""
+    async def _stop(self) -> None:
         self._is_over = True
         await asyncio.gather(*self._clients)
         for key, count in self._counted.items():

@@ -26,7 +26,14 @@ from partita.errors import (
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
-from partita.scaleout.control.jobs import TAKE_SECONDS_MAX, HeldJob, Job, Jobs, open_sessions
+from partita.scaleout.control.jobs import (
+    TAKE_SECONDS_MAX,
+    HeldJob,
+    Job,
+    Jobs,
+    open_sessions,
+    ranges_changed,
+)
 from partita.scaleout.control.looking import Looking, OwnedRange
 from partita.scaleout.control.membership import AddedShard, Membership
 from partita.scaleout.control.moving import FIRST_STEP, Move, MoveFacts, settle_move
@@ -177,7 +184,7 @@ class Control:
             uppers,
         )
         if not await self._run(kind, BEGUN, facts, replace_ranges):
-            raise _changed(facts.ranges)
+            raise ranges_changed(facts.ranges)
         return facts.new
 
     # Move
@@ -213,7 +220,7 @@ class Control:
             return await moves[0].run()
 
         if not await self._run("move", FIRST_STEP, facts, run):
-            raise _changed(facts.ranges)
+            raise ranges_changed(facts.ranges)
         return moves[0].outcome
 
     # Shards
@@ -230,7 +237,7 @@ class Control:
         for state in await self.shards():
             if state.id == facts.id:
                 return state
-        raise _changed([])
+        raise ranges_changed([])
 
     async def drain(
         self, name: str, *, progress: Callable[[RangeState, MoveProgress], None] | None = None
@@ -397,13 +404,4 @@ def _range_with(ranges: Sequence[OwnedRange], key: str) -> OwnedRange:
     for each in ranges:
         if each.lo <= key and (each.hi is None or key < each.hi):
             return each
-    raise _changed([])
-
-
-def _changed(ranges: Sequence[int]) -> OperationPendingError:
-    return OperationPendingError(
-        "RangeChanged",
-        "The ranges were changed, or their table was dropped, at the same time.",
-        facts={"ranges": list(ranges)},
-        hint="Look at `partita fleet ranges`, then try again.",
-    )
+    raise ranges_changed([])

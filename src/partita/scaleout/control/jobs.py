@@ -30,10 +30,12 @@ TAKE_SECONDS_MAX = 10.0
 """How long a job waits for the sessions of its former process to end."""
 TAKE_PAUSE_SECONDS = 0.1
 LOCK_TIMEOUT_MS = 250
-"""A waiting exclusive lock refuses writers, so it waits briefly and often."""
+"""On a shard: a waiting exclusive lock refuses writers, so it waits briefly and often."""
+CATALOG_LOCK_TIMEOUT_MS = 2_000
+"""In the catalog, where jobs and front ends wait for the commits of each other only."""
 
-_SETTINGS = f"""
-SET lock_timeout = {LOCK_TIMEOUT_MS};
+_SETTINGS = """
+SET lock_timeout = {lock_timeout_ms};
 SET idle_in_transaction_session_timeout = '60s';
 SET statement_timeout = 0;
 SET tcp_keepalives_idle = 10;
@@ -160,9 +162,13 @@ class Sessions:
     async def start(self, kind: JobKind, step: str, facts: msgspec.Struct) -> Job:
         """Record a job; raise if another one has a range or, for moves, a shard of it.
 
+        Raise also if another job has changed a range since the facts were read: the target of a
+        move may be its owner now.
+
         The lock in the catalog is taken with the record: no other process sees a job without it.
         """
         text = msgspec.json.encode(facts).decode()
+        record = msgspec.json.decode(text)
         try:
             rows = await self.catalog.write(_START, kind, step, text)
         except DriverError as error:
@@ -175,7 +181,9 @@ class Sessions:
                 facts={"job": blocker},
                 hint="Wait until it is complete; `partita fleet status` shows it.",
             )
-        return Job(number, kind, step, msgspec.json.decode(text), 1)
+        if number is None:
+            raise ranges_changed(record["ranges"])
+        return Job(number, kind, step, record, 1)
 
     async def hold(self, job: Job, patience: float) -> HeldJob:
         """Take the locks of a job; raise if another process has them."""
@@ -198,7 +206,10 @@ async def open_sessions(
 
     With `may_be_away`, a shard that does not answer is missed only by a step that needs it.
     """
-    opening = [open_session(connector) for connector in (home, *shards.values())]
+    opening = [
+        open_session(home, CATALOG_LOCK_TIMEOUT_MS),
+        *(open_session(connector) for connector in shards.values()),
+    ]
     opened = await asyncio.gather(*opening, return_exceptions=True)
     links = [link for link in opened if isinstance(link, Link)]
     try:
@@ -234,7 +245,7 @@ async def _take(link: Link, kind: int, job: Job, patience: float) -> None:
         await asyncio.sleep(TAKE_PAUSE_SECONDS)
 
 
-async def open_session(connector: Connector) -> Link:
+async def open_session(connector: Connector, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> Link:
     """Open a session for jobs: it keeps locks, and waits for none for long."""
     link = await connector.connect()
     if link.is_pooled:
@@ -247,7 +258,7 @@ async def open_session(connector: Connector) -> Link:
             hint="Give the URL of the server itself.",
         )
     try:
-        await link.connection.execute(_SETTINGS)
+        await link.connection.execute(_SETTINGS.format(lock_timeout_ms=lock_timeout_ms))
     except DriverError as error:
         link.terminate()
         raise translated(error) from error
@@ -257,6 +268,15 @@ async def open_session(connector: Connector) -> Link:
 def _job(row: Any) -> Job:
     return Job(
         row["id"], row["kind"], row["step"], msgspec.json.decode(row["facts"]), row["version"]
+    )
+
+
+def ranges_changed(ranges: Sequence[int]) -> OperationPendingError:
+    return OperationPendingError(
+        "RangeChanged",
+        "The ranges were changed, or their table was dropped, at the same time.",
+        facts={"ranges": list(ranges)},
+        hint="Look at `partita fleet ranges`, then try again.",
     )
 
 

@@ -150,8 +150,10 @@ class Move:
         rows = await Exclusive(self._source).run(facts.ranges, _REOPEN, self._range_id, epoch)
         if rows[0]["is_done"]:
             await self._give(facts.shards[0], epoch, UNDOING)
+        # Else the target has refused the range, perhaps because it serves some of these keys.
+        if await self._target.read(_IS_AWAITED, self._range_id, facts.next_epoch):
+            await erase(self._target, facts.interval, lambda _: None)
         await Exclusive(self._target).run(facts.ranges, _LEAVE, self._range_id)
-        await erase(self._target, facts.interval, lambda _: None)
         await self._held.finish()
 
     async def _prepare(self) -> None:

@@ -25,7 +25,8 @@ _TAKE_OVER = f"RAISE SQLSTATE '{TAKEN_OVER}' USING MESSAGE = 'the job was taken 
 
 FUNCTIONS = f"""
 -- Record a job, and take its lock for this session, unless another job (`blocker`) changes one of
--- its ranges or, if both are moves, has one of its shards.
+-- its ranges or, if both are moves, has one of its shards. Record nothing, and return NULL twice,
+-- if a range is not as the job says: another job has changed it since, or its table was dropped.
 CREATE OR REPLACE FUNCTION partita.start_job_1(
   of_kind text, first_step text, of_facts jsonb, OUT job bigint, OUT blocker bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -38,7 +39,14 @@ BEGIN
         SELECT FROM jsonb_array_elements(j.facts->'shards') a
           JOIN jsonb_array_elements(of_facts->'shards') b ON a.value = b.value)
    ORDER BY j.id LIMIT 1;
-  IF blocker IS NULL THEN
+  -- A statement after that one: no job can change the ranges between this snapshot and our record.
+  IF blocker IS NULL AND NOT EXISTS (
+      SELECT FROM jsonb_array_elements(of_facts->'ranges') WITH ORDINALITY AS q (id, place)
+       WHERE NOT EXISTS (
+         SELECT FROM partita.range r
+          WHERE r.id = q.id::int AND r.state = 'o' AND r.shard = (of_facts->'shards'->0)::int
+            AND r.epoch = coalesce(
+                  of_facts->'epochs'->(q.place::int - 1), of_facts->'epoch')::bigint)) THEN
     INSERT INTO partita.job (kind, step, facts, started_at, changed_at)
       VALUES (of_kind, first_step, of_facts, partita.ticks_1(), partita.ticks_1())
       RETURNING id INTO job;
