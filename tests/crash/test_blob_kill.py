@@ -20,6 +20,16 @@ CLIENTS = 3
 TESTS = Path(__file__).parent.parent
 
 
+def rest_after_kill(process: subprocess.Popen[str]) -> str:
+    """End a process at once; return what it printed after the lines that were read."""
+    process.kill()
+    assert process.stdout is not None
+    with process.stdout:  # communicate(timeout=) forgets what readline() has read ahead
+        rest = process.stdout.read()
+    process.wait(timeout=60)
+    return rest
+
+
 class Writer:
     """A process that writes until it is killed."""
 
@@ -41,9 +51,7 @@ class Writer:
 
     def kill(self) -> list[list[str]]:
         """End it at once; return the lines that it got out."""
-        self.process.kill()
-        output, _ = self.process.communicate(timeout=60)
-        lines = [line.split() for line in output.split("\n")[:-1]]
+        lines = [line.split() for line in rest_after_kill(self.process).split("\n")[:-1]]
         return [line for line in lines if len(line) == 3]
 
 
@@ -145,6 +153,16 @@ async def test_a_crash_between_file_and_row_leaves_only_a_file_that_the_next_sta
     assert files_and_names(engine) == (set(), set())
     assert await read(engine, "hanging") is None
     await close_engine(engine)
+
+
+def test_no_line_is_lost_that_came_with_the_first() -> None:
+    printing = "print('ready\\nasked a 1\\ntold a 1', flush=True)"
+    process = subprocess.Popen([sys.executable, "-c", printing], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.wait(timeout=60)
+
+    assert rest_after_kill(process) == "asked a 1\ntold a 1\n"
 
 
 async def test_the_ledger_finds_a_lost_blob(tmp_path: Path) -> None:
