@@ -15,9 +15,9 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.data.tables import TableClient, TableServiceClient
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(480)]
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 COMMAND = (sys.executable, "-m", "partita.cli.main", "fleet")
 
 

@@ -14,6 +14,7 @@ import hashlib
 import math
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -133,7 +134,8 @@ class SharedFolder(FolderFiles):
         return None
 
     def set_owner(self, owner: str) -> None:
-        incoming = self.begin(f"{_OWNER}-{owner}")
+        # Front ends that start at the same time write it at the same time.
+        incoming = self.begin(f"{_OWNER}-{uuid.uuid4()}")
         try:
             incoming.write(owner.encode())
             with translating():
