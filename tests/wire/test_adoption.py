@@ -30,7 +30,7 @@ def adopt(server: LiveServer, table: str, *flags: str) -> tuple[int, str]:
     return status, printed.getvalue()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def javascript(server: LiveServer) -> LiveServer:
     """A server with tables that the JavaScript SDK wrote."""
     fault = install(JAVASCRIPT)
