@@ -119,14 +119,14 @@ def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
     missing = [name for name in model.key_fields if name not in given]
     unknown = [name for name in given if name not in model.key_fields]
     if missing or unknown:
-        wrong = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is not one of them"
+        wrong = f"{unknown[0]!r} is not one of them" if unknown else f"{missing[0]!r} is missing"
         raise UsageError(
             "KeyFields",
             f"The key fields of {model.name} are {', '.join(model.key_fields)}; {wrong}.",
             facts={"type": model.name},
             hint="Pass every key field by name; for more than one entity use "
             "partition(...).range(...) or where(...)."
-            f"{did_you_mean(unknown[0], model.fields) if unknown else ''}",
+            f"{did_you_mean(unknown[0], missing or model.fields) if unknown else ''}",
         )
     return model.key(given)
 
