@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -181,6 +182,8 @@ class LocalFleet:
             FrontEndProcess(self.folder, name, ports[name], clock) for name in fronts
         ]
         self._restarts: dict[str, Restarts] = {}
+        self._is_stopping: Callable[[], bool] = lambda: False
+        self._ports = ports
 
     @property
     def catalog(self) -> str:
@@ -202,6 +205,7 @@ class LocalFleet:
         Servers are started in this thread, not in another one: they end with the thread that
         started them.
         """
+        self._is_stopping = is_stopping
         make_folder(self.blobs)
         for name, server in self.databases.items():
             if is_stopping():
@@ -239,8 +243,10 @@ class LocalFleet:
             each.begin_stop()
         for each in self.front_ends:
             each.end_stop()
-        for server in self.databases.values():
-            server.stop()
+        # At the same time: each writes a checkpoint.
+        with ThreadPoolExecutor(len(self.databases)) as threads:
+            for stopping in [threads.submit(each.stop) for each in self.databases.values()]:
+                stopping.result()
         self._lock.release()
 
     async def _connect(self) -> None:
@@ -290,10 +296,11 @@ class LocalFleet:
 
     def _restart_front_end(self, front_end: FrontEndProcess) -> None:
         front_end.start(self.catalog, self.blobs)
-        front_end.wait(lambda: False)
+        front_end.wait(self._is_stopping)
 
     def _write_ports(self) -> None:
-        ports = {name: [server.port] for name, server in self.databases.items()}
+        # Also those of front ends that this start does not have: a later one may.
+        ports = self._ports | {name: [server.port] for name, server in self.databases.items()}
         ports |= {each.name: each.served.ports for each in self.front_ends if each.served}
         unfinished = self.folder / f"{PORTS_FILE}.new"
         unfinished.write_bytes(msgspec.json.encode(ports))
