@@ -1,8 +1,8 @@
 """A real PostgreSQL for the tests: one server per process, started by the first `server()`.
 
 PARTITA_TEST_POSTGRES names the folder of the programs of another PostgreSQL than that of the wheel,
-for example /usr/lib/postgresql/17/bin. Every local user may connect without a password, as any role but `PASSWORD_ROLE`. The server is
-stopped at exit.
+for example /usr/lib/postgresql/17/bin. Every local user may connect without a password, as any role
+but `PASSWORD_ROLE`. The server is stopped at exit.
 """
 
 import atexit
