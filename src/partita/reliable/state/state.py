@@ -47,6 +47,10 @@ PRUNE_WINDOW = PRUNE_AT_ONCE // 2
 FORGET_AT_ONCE = 100
 """Expired outcomes that one record removes, in addition to as many as it has transactions."""
 POSITION_BYTES = 8
+GATHERED_ROWS = 256
+"""Touched rows that are returned together."""
+PASSED_BLOCKS = 64
+"""Blocks that are looked at for touched rows in one step."""
 
 T = TypeVar("T")
 Past = list[tuple[int, T]]
@@ -97,10 +101,12 @@ class Rows:
 
     `values` has the newest versions, `history` the replaced ones, `counts` the number of keys
     before a record. A key is in `departed` if and only if it is in `history` and not in `values`.
-    `versions` has the sequences that wrote the rows, of a collection that keeps them.
+    `versions` has the sequences that wrote the rows, of a collection that keeps them. `touched`
+    has the keys that were written (True) or removed (False) since the newest checkpoint, None if
+    that is not known: after a clear, or because nothing needs it.
     """
 
-    __slots__ = ("counts", "departed", "history", "values", "versions")
+    __slots__ = ("counts", "departed", "history", "touched", "values", "versions")
 
     def __init__(self, values: Blocks | None = None) -> None:
         self.values = Blocks() if values is None else values
@@ -109,6 +115,7 @@ class Rows:
         self.departed: SortedList[bytes] = SortedList()
         self.counts: Past[int] = []
         self.versions: dict[bytes, int] = {}
+        self.touched: dict[bytes, bool] | None = None
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
@@ -173,6 +180,19 @@ class Rows:
             merged = {**rows, **past}
             rows = {key: value for key in sorted(merged) if (value := merged[key]) is not None}
         return rows, after
+
+    def touched_piece(
+        self, lower: bytes, sequence: int, since: int, touched: dict[bytes, bool]
+    ) -> tuple[dict[bytes, bytes], bytes | None]:
+        """Return the rows of `piece` that are among the touched ones.
+
+        No key of `touched` was written before the sequence `since`.
+        """
+        block, _, after = self.values.block_at(lower)
+        if block.changed <= since:
+            return {}, after
+        rows, after = self.piece(lower, sequence)
+        return {key: value for key, value in rows.items() if key in touched}, after
 
     def _past_between(
         self, rows: dict[bytes, bytes], lower: bytes, upper: bytes | None, sequence: int
@@ -296,6 +316,28 @@ class Collection:
             rows, lower = self.rows_at(sequence).piece(lower, sequence)
             if rows:
                 yield rows
+
+    def touched_pieces(
+        self, sequence: int, since: int, touched: dict[bytes, bool]
+    ) -> Iterator[dict[bytes, bytes]]:
+        """Yield the touched rows as of a sequence in key order; the same holds as for `pieces`.
+
+        After some blocks without any an empty piece is yielded, so that a step is bounded work.
+        """
+        gathered: dict[bytes, bytes] = {}
+        lower: bytes | None = b""
+        passed = 0
+        while lower is not None:
+            rows = self.rows_at(sequence)
+            piece, lower = rows.touched_piece(lower, sequence, since, touched)
+            passed += 1
+            if piece:
+                gathered |= piece
+            if len(gathered) >= GATHERED_ROWS or passed >= PASSED_BLOCKS:
+                yield gathered
+                gathered, passed = {}, 0
+        if gathered:
+            yield gathered
 
 
 class Kept(msgspec.Struct, gc=False):
@@ -462,6 +504,26 @@ class State:
                     kept.departed.remove(key)
         self._replaced.popleft()
 
+    def track_changes(self) -> dict[int, dict[bytes, bool] | None]:
+        """Note from now on which keys are touched; return those noted so far, by collection."""
+        noted = {number: one.rows.touched for number, one in self.collections.items()}
+        for collection in self.collections.values():
+            collection.rows.touched = {}
+        return noted
+
+    def return_changes(self, noted: dict[int, dict[bytes, bool] | None]) -> None:
+        """Add what `track_changes` returned to what was noted since: it was not stored."""
+        for number, earlier in noted.items():
+            collection = self.collections.get(number)
+            if collection is not None and collection.rows.touched is not None:
+                later = collection.rows.touched
+                collection.rows.touched = None if earlier is None else earlier | later
+
+    def forget_changes(self) -> None:
+        """Note no longer which keys are touched."""
+        for collection in self.collections.values():
+            collection.rows.touched = None
+
     def digest(self) -> str:
         """Return a hash of the whole state, equal on all replicas at the same sequence."""
         digest = hashlib.blake2b(digest_size=16)
@@ -485,6 +547,13 @@ class State:
         self._expiring = [(kept.expires, name) for name, kept in self.outcomes.items()]
         heapq.heapify(self._expiring)
 
+    def replace_collections(
+        self, collections: Iterable[Collection], outcomes: Iterable[tuple[str, KeptOutcome]]
+    ) -> None:
+        """Continue with the content of an increment."""
+        self.collections, self.names, self._indexes = {}, {}, {}
+        self.restore(collections, outcomes)
+
     def _apply(
         self,
         operation: Delete | Clear | Enqueue | Create | Alter | Drop | Outcome,
@@ -499,6 +568,7 @@ class State:
                 collection.tail += 1
                 self._put(collection, position, value, sequence)
             case Outcome(name, result, expires):
+                self.outcomes.pop(name, None)  # the newest are the last
                 self.outcomes[name] = KeptOutcome(sequence, expires, result)
                 heapq.heappush(self._expiring, (expires, name))
             case Clear(identifier):
@@ -519,6 +589,8 @@ class State:
             self._keep(rows, key, old, sequence, len(rows.values) - (old is None))
         if collection.versioned_since:
             rows.versions[key] = sequence
+        if rows.touched is not None:
+            rows.touched[key] = True
         for watch in collection.watchers:
             watch(sequence, key, old, value)
 
@@ -535,6 +607,8 @@ class State:
         if self._snapshots:
             self._keep(rows, key, old, sequence, len(rows.values) + 1)
         rows.versions.pop(key, None)
+        if rows.touched is not None:
+            rows.touched[key] = False
         if key in rows.history:
             rows.departed.add(key)
         for watch in collection.watchers:
@@ -591,6 +665,7 @@ class State:
         if description.is_versioned != collection.description.is_versioned:
             collection.versioned_since = self.sequence if description.is_versioned else 0
             collection.rows.versions.clear()
+            collection.rows.touched = None
         collection.description = description
 
     def _drop(self, collection: Collection, sequence: int) -> None:
