@@ -15,7 +15,6 @@ outcomes, whether a record of an old epoch is ignored.
 import hashlib
 import heapq
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -38,6 +37,7 @@ from partita.reliable.state.records import (
     Put,
     Record,
 )
+from partita.reliable.state.replaced import Kept, ReplacedOrder
 from partita.reliable.values.layout import Layout
 
 PRUNE_AT_ONCE = 512
@@ -340,18 +340,6 @@ class Collection:
             yield gathered
 
 
-class Kept(msgspec.Struct, gc=False):
-    """What is kept for snapshots, with the sequence that replaced it.
-
-    A version of a key, a count (without a key), or the rows before a clear (a collection). There
-    may be one for every row, so the garbage collector does not visit them; no cycle contains one.
-    """
-
-    sequence: int
-    kept: Rows | Collection
-    key: bytes | None
-
-
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
     """The stored outcome of an idempotent transaction."""
 
@@ -380,7 +368,7 @@ class State:
         self._snapshots: dict[int, int] = {}
         """The number of open snapshots by sequence, in ascending order."""
         self._newest_snapshot = -1
-        self._replaced: deque[Kept] = deque()
+        self._replaced = ReplacedOrder()
         """What is kept for snapshots, in the order in which it was replaced."""
         self._prune_left = PRUNE_WINDOW
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -464,13 +452,13 @@ class State:
         """
         oldest = next(iter(self._snapshots), self.sequence)
         replaced = self._replaced
-        if not replaced or replaced[0].sequence > oldest:
+        if not replaced or replaced.first().sequence > oldest:
             return True
         if self.call_soon is None:
             self._prune_left = PRUNE_AT_ONCE
         elif self._prune_left == PRUNE_WINDOW:
             self.call_soon(self._begin_window)
-        while replaced and replaced[0].sequence <= oldest:
+        while replaced and replaced.first().sequence <= oldest:
             if not self._prune_left:
                 return False
             self._prune_left -= 1
@@ -483,7 +471,7 @@ class State:
 
     def _discard_one(self) -> None:
         """Discard the oldest entry, or one row of it if it is the rows before a clear."""
-        first = self._replaced[0]
+        first = self._replaced.first()
         sequence, kept, key = first.sequence, first.kept, first.key
         if isinstance(kept, Collection):
             rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
@@ -502,7 +490,7 @@ class State:
                 del kept.history[key]
                 if kept.departed and key not in kept.values:
                     kept.departed.remove(key)
-        self._replaced.popleft()
+        self._replaced.discard_first()
 
     def track_changes(self) -> dict[int, dict[bytes, bool] | None]:
         """Note from now on which keys are touched; return those noted so far, by collection."""
