@@ -4,13 +4,16 @@ import getpass
 
 from partita.local_postgres import HOST
 from partita.scaleout.schema import versions
+from partita.scaleout.schema.entities import VERSIONS
 from partita.scaleout.schema.install import install
 from support import postgres
 from support.weak_server import run_sql
 
 KEPT_TABLES = {"schema_version", "catalog_version", "shard", "shard_own"}
-TO_1_3 = ("ALTER TABLE partita.blob DROP COLUMN state, DROP COLUMN expires_at",)
-"""Statements that make the tables of version 1.3 of those of 1.4, ..."""
+TO_1_4 = tuple(f"DROP SEQUENCE partita.version_{number}" for number in range(VERSIONS))
+"""Statements that make the tables of version 1.4 of those of 1.5, ..."""
+TO_1_3 = (*TO_1_4, "ALTER TABLE partita.blob DROP COLUMN state, DROP COLUMN expires_at")
+"""... of version 1.3, ..."""
 TO_1_2 = (
     *TO_1_3,
     "DROP TABLE partita.shard, partita.shard_own, partita.job",

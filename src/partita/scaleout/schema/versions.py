@@ -23,7 +23,7 @@ from partita.scaleout.schema import (
 )
 
 MAJOR = 1
-MINOR = 4
+MINOR = 5
 
 UPGRADES: Mapping[int, str] = MappingProxyType(
     {
@@ -31,6 +31,7 @@ UPGRADES: Mapping[int, str] = MappingProxyType(
         1: entities.REMOVED_TABLES,
         2: fleet.FLEET_TABLES,
         3: blobs.UPGRADE,
+        4: entities.VERSION_SEQUENCES,
     }
 )
 """By minor version: the statements that change the tables from it to the next one."""
