@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypedDict, cast
 import msgspec
 
 from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.catalog.staleness import STALE, Stale
 from partita.scaleout.connections.link import Link
 from partita.scaleout.tables import dialect
 from partita.scaleout.tables.bounds import numbered, where_of
-from partita.scaleout.tables.trips import STALE, Stale
 from partita.tables import pushdown
 from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import Entity, EntityKey, stored_entity
