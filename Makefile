@@ -84,6 +84,7 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/shards/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/patterns/run.py $(filter --quick --demand,$(ARGS))
+	$(BIN)/python bench/patterns/worker.py $(filter --quick --demand,$(ARGS))
 
 instructions: $(DEV) ## Count instructions per request (needs valgrind; BASE=main compares; ARGS="--only W1,W2")
 	$(BIN)/python bench/service/instructions.py $(if $(BASE),--base $(BASE)) $(ARGS)

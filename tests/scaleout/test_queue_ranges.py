@@ -384,7 +384,7 @@ async def test_a_queue_has_one_owner_after_its_mover_was_killed(placed: Placed, 
     assert (await placed.control.verify()).problems == ()
 
 
-# Front ends of version 1.4 of the schema
+# Front ends of version 1.5 of the schema
 
 
 OLD_CREATE = """

@@ -27,7 +27,6 @@ from partita.scaleout.catalog import staleness
 from partita.scaleout.catalog.purge import fold_removed
 from partita.scaleout.connections.link import Link
 from partita.scaleout.connections.session import may_repeat, sqlstate_of
-from partita.scaleout.schema import entities
 from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables import postgres_store, trips
 from partita.tables.engine import TableEngine
@@ -45,7 +44,7 @@ from partita.tables.operations import (
 )
 from partita.tables.paging import KeyRange
 from partita.tables.store import Table
-from support.front_ends import OwningStore, cut_ranges, forget_slots
+from support.front_ends import OwningStore, cut_ranges, forget_slots, whole_write
 from support.repeats import repeat
 
 STORES = 2
@@ -702,13 +701,6 @@ async def test_a_range_that_is_being_changed_is_tried_again(fronts: Fronts) -> N
         await writing
 
     assert await store.get(table, EntityKey("p", "a")) is not None
-
-
-def whole_write() -> str:
-    """Return the definition of the function that writes."""
-    text = entities.FUNCTIONS
-    start = text.index("CREATE OR REPLACE FUNCTION partita.write_2")
-    return text[start : text.index("$$;", start) + 3]
 
 
 async def break_write(

@@ -120,16 +120,15 @@ class Election:
             if self._link is not None:
                 await self._link.read(_IS_ALIVE)
                 return True
-            link = await self._connector.connect()
-            rows = await link.read(_ELECT)
-            if rows[0]["is_mine"]:
-                self._link = link
-                return True
-            await link.close()
-        except PartitaError:
+            self._link = await self._connector.connect()
+            rows = await self._link.read(_ELECT)
+            is_won = bool(rows[0]["is_mine"])
+        except BaseException:
             await self.lose()
             raise
-        return False
+        if not is_won:
+            await self.lose()
+        return is_won
 
     async def lose(self) -> None:
         """Let another process decide."""

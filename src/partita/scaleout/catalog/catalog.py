@@ -175,6 +175,10 @@ class Catalog:
 
     # Tables
 
+    def known_table(self, account_id: int, name: str) -> Table | None:
+        """Find a table by name, as the catalog was known last."""
+        return self._tables.get((account_id, folded_name(name)))
+
     async def find_table(self, account_id: int, name: str) -> Table | None:
         """Find a table by name; one that is not known is looked up in the database."""
         folded = folded_name(name)

@@ -104,6 +104,11 @@ class Control:
         """Close the connections."""
         await self._catalog.close()
 
+    @property
+    def location(self) -> str:
+        """The URL of the catalog, without secrets."""
+        return str(self._home.location)
+
     # Looking
 
     async def shards(self) -> list[ShardState]:

@@ -144,7 +144,7 @@ END
 $$;
 
 -- On the source: from here on, note each key that is written. Return false if it is not the owner.
--- Front ends of version 1.4 find the queue no more, once none of their statements is at work.
+-- Front ends of version 1.5 find the queue no more, once none of their statements is at work.
 CREATE OR REPLACE FUNCTION partita.capture_range_1(of_id int, of_epoch bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

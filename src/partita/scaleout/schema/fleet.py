@@ -70,7 +70,7 @@ BEGIN
 END
 $$;
 
--- The same as close_ranges_1, for front ends of version 1.4 of the schema and earlier.
+-- The same as close_ranges_1, for front ends of version 1.5 of the schema and earlier.
 CREATE OR REPLACE FUNCTION partita.close_table_1(of_tid bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

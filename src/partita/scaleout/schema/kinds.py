@@ -1,4 +1,4 @@
-"""What has ranges: tables, and queues since version 1.5. The functions that serve both kinds.
+"""What has ranges: tables, and queues since version 1.6. The functions that serve both kinds.
 
     range.kind, range_own.kind   t the entities of a table, q the messages of a queue
     queue.tid                    the number of the queue, of its range and of its messages
@@ -6,10 +6,10 @@
 
 A queue has one range. A cleared queue gets another number, and so another range.
 
-Front ends of version 1.4 know nothing of ranges of queues: they find a queue by `queue.id`, in the
-catalog's database only. A trigger gives the queues that they create, clear and drop their ranges.
-Before a queue leaves the catalog's database, its `id` becomes NULL once no statement reads the
-table: then they find no number, and can neither add a message nor receive one.
+Front ends of version 1.5 and earlier know nothing of ranges of queues: they find a queue by
+`queue.id`, in the catalog's database only. A trigger gives the queues that they create, clear and
+drop their ranges. Before a queue leaves the catalog's database, its `id` becomes NULL once no
+statement reads the table: then they find no number, and can neither add a message nor receive one.
 """
 
 from partita.scaleout.schema.locks import RANGE_LOCKS
@@ -215,7 +215,7 @@ BEGIN
 END
 $$;
 
--- The same as import_range_2 and set_own_2, for control processes of version 1.4 and earlier.
+-- The same as import_range_2 and set_own_2, for control processes of version 1.5 and earlier.
 CREATE OR REPLACE FUNCTION partita.import_range_1(
   of_id int, of_tid bigint, from_lo text, to_hi text, of_epoch bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -227,8 +227,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT partita.set_own_2(of_tid, 't', ids, los, his, epochs)
 $$;
 
--- For front ends of version 1.4: what they do to a queue in the catalog's database is done to its
--- range, too.
+-- For front ends of version 1.5 and earlier: what they do to a queue in the catalog's database is
+-- done to its range, too.
 CREATE OR REPLACE FUNCTION partita.follow_queue_1() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

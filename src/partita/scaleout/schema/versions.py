@@ -24,7 +24,7 @@ from partita.scaleout.schema import (
 )
 
 MAJOR = 1
-MINOR = 5
+MINOR = 6
 
 UPGRADES: Mapping[int, str] = MappingProxyType(
     {
@@ -32,7 +32,8 @@ UPGRADES: Mapping[int, str] = MappingProxyType(
         1: entities.REMOVED_TABLES,
         2: fleet.FLEET_TABLES,
         3: blobs.UPGRADE,
-        4: kinds.KIND_TABLES,
+        4: entities.VERSION_SEQUENCES,
+        5: kinds.KIND_TABLES,
     }
 )
 """By minor version: the statements that change the tables from it to the next one."""

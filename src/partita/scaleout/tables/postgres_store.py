@@ -20,6 +20,7 @@ from partita.scaleout.catalog.ranges import Range
 from partita.scaleout.catalog.staleness import STALE, Patience, Stale
 from partita.scaleout.connections.link import Link
 from partita.scaleout.tables.bounds import numbered, where_of
+from partita.scaleout.tables.learned import PartitionIndexes
 from partita.scaleout.tables.places import Places
 from partita.scaleout.tables.scan import (
     CANDIDATES_MIN,
@@ -27,8 +28,8 @@ from partita.scaleout.tables.scan import (
     LookEnds,
     Part,
     Selection,
+    read_learned,
     read_part,
-    read_selected,
 )
 from partita.scaleout.tables.trips import Change, Found, Read, Refused, Row
 from partita.scaleout.tables.turns import Turns
@@ -77,6 +78,7 @@ class PostgresTableStore:
         self._places = places
         self._turns = Turns()
         self._look_ends = LookEnds(clock.clock)
+        self._indexes = PartitionIndexes()
 
     async def close(self) -> None:
         """Do nothing: the connections belong to the fleet."""
@@ -85,6 +87,10 @@ class PostgresTableStore:
 
     async def find_table(self, name: str) -> Table | None:
         return await self._catalog.find_table(self._account_id, name)
+
+    def known_table(self, name: str) -> Table | None:
+        """Find a table without asking the database; it may have been dropped."""
+        return self._catalog.known_table(self._account_id, name)
 
     async def create_table(self, name: str) -> Table:
         return await self._catalog.create_table(self._account_id, name)
@@ -113,7 +119,14 @@ class PostgresTableStore:
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
         partition_key, row_key = key
-        (found,) = await self._read(table, partition_key, (row_key,))
+        range_ = self._catalog.range_of(table.id, partition_key)
+        answer: Found | Stale = STALE
+        if range_ is not None:
+            item = Read(range_, table.id, partition_key, (row_key,))
+            answer = await self._places.of(range_).trips.read(item)
+        if answer is STALE:
+            answer = await self._read(table, partition_key, (row_key,))
+        (found,) = answer
         return None if found is None else stored_entity(partition_key, row_key, *found)
 
     async def change(  # noqa: PLR0913 - see TableStore
@@ -242,12 +255,14 @@ class PostgresTableStore:
         found: list[Entity] = []
         room, examined = limits.PAGE_BYTES_MAX, 0
         uncounted: list[Part] = []
+        index = ""
         rest: KeyRange | None = span
         wanted = limit + 1
         while rest is not None:
             part, rest = await self._scan_part(table, rest, Budget(wanted, room), selection)
             found += part.entities
             examined += part.examined
+            index = index or part.learned
             if part.uncounted is not None:
                 uncounted.append(part)
             room -= sum([len(entity.document) for entity in part.entities])
@@ -262,8 +277,8 @@ class PostgresTableStore:
         is_counted = not uncounted
         if len(found) > limit:
             examined = examined if selection else limit
-            return Page(found[:limit], found[limit].key, examined, is_counted)
-        return Page(found, None if rest is None else rest.lower, examined, is_counted)
+            return Page(found[:limit], found[limit].key, examined, is_counted, index)
+        return Page(found, None if rest is None else rest.lower, examined, is_counted, index)
 
     async def _count(self, table: Table, parts: Sequence[Part]) -> int:
         """Return how many entities were looked at that `examined` of these parts leaves out."""
@@ -282,8 +297,15 @@ class PostgresTableStore:
         async def read(link: Link, range_: Range, here: KeyRange) -> Part | Stale:
             if selection is None:
                 return await read_part(link, table.id, range_, here, budget)
-            return await read_selected(
-                link, table.id, range_, here, budget, selection=selection, ends=self._look_ends
+            return await read_learned(
+                link,
+                table.id,
+                range_,
+                here,
+                budget,
+                selection=selection,
+                ends=self._look_ends,
+                indexes=self._indexes,
             )
 
         part, rest = await self._in_first_range(table, span, read)
