@@ -17,7 +17,8 @@ from partita.policies import Policy
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.catalog.ranges import Range
-from partita.scaleout.connections.link import Link, busy
+from partita.scaleout.catalog.staleness import STALE, Patience, Stale
+from partita.scaleout.connections.link import Link
 from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.learned import PartitionIndexes
 from partita.scaleout.tables.places import Places
@@ -30,7 +31,7 @@ from partita.scaleout.tables.scan import (
     read_learned,
     read_part,
 )
-from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale
+from partita.scaleout.tables.trips import Change, Found, Read, Refused, Row
 from partita.scaleout.tables.turns import Turns
 from partita.tables import limits
 from partita.tables.engine import table_not_found
@@ -49,12 +50,6 @@ from partita.tables.store import Decide, Expected, Statistics, Table
 
 KEY_BYTES_MAX = 2600
 """Both keys together, in UTF-8: a row of the index holds 2,704 bytes."""
-REPEAT_SECONDS_MAX = 5.0
-"""How long a call is repeated while ranges are changed, or others change the same entities, ..."""
-PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.002, 0.05
-"""... with these pauses in between, ..."""
-REPEATS_AT_ONCE = 8
-"""... except for the first of these."""
 UNCOUNTED_SECONDS_MAX = 0.02
 """A filtered page that took longer counts what it has examined."""
 
@@ -236,7 +231,7 @@ class PostgresTableStore:
 
     # Ranges of keys
 
-    async def _renewed(self, table: Table, partition_key: str, patience: "Patience") -> Range:
+    async def _renewed(self, table: Table, partition_key: str, patience: Patience) -> Range:
         """Ask the catalog which range has a key now; raise if the table was dropped."""
         await patience.wait("stale")
         found = await self._catalog.renewed(self._account_id, table)
@@ -429,26 +424,6 @@ class _Draft:
             document = pack_document(entity.ticks, entity.document)
             rows.append(Row(row_key, expectation, marks, short, document))
         return entities, rows
-
-
-class Patience:
-    """How long a call is repeated that others prevent."""
-
-    # Of the class: every call has its patience, and nearly none needs it.
-    _count = 0
-    _pause = PAUSE_SECONDS_MIN
-    _waited = 0.0
-
-    async def wait(self, reason: str) -> None:
-        """Wait before the next attempt; raise StoreBusyError if there were enough."""
-        self._count += 1
-        if self._count <= REPEATS_AT_ONCE:
-            return
-        if self._waited >= REPEAT_SECONDS_MAX:
-            raise busy(reason)
-        await asyncio.sleep(self._pause)
-        self._waited += self._pause
-        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
 
 def _check_key_bytes(partition_key: str, row_key: str) -> None:
