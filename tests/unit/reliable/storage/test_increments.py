@@ -8,7 +8,7 @@ import pytest
 import partita
 from partita.clock import ManualClock
 from partita.errors import StoreFullError
-from partita.reliable import Dictionary
+from partita.reliable import Dictionary, restore_state
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.state import blocks as blocks_module
 from partita.reliable.state import state as state_module
@@ -427,3 +427,25 @@ async def test_the_log_reaches_back_to_the_checkpoint(tmp_path: Path) -> None:
         assert state.log.first <= checkpoint + 1
         assert isinstance(state.checkpoints, IncrementalCheckpoints)
         assert len(state.checkpoints.increments) == 1
+
+
+@pytest.mark.usefixtures("eager")
+async def test_a_restore_removes_the_increments_of_the_old_state(tmp_path: Path) -> None:
+    folder, backups = tmp_path / "state", tmp_path / "backups"
+    async with partita.open_state(folder, checkpoint_bytes=1_000) as state:
+        await fill(state, range(1_000))
+        await state.backup(backups)
+        await state.checkpoint()
+        await fill(state, range(1_000, 1_100))
+        await state.checkpoint_writer.write_if_due()
+        assert increments_in(folder)
+
+    await restore_state(backups, folder, force=True)
+
+    assert not increments_in(folder)
+    async with partita.open_state(folder) as state:
+        assert await (await state.open(ROWS)).auto.count() == 1_000
+
+
+def increments_in(folder: Path) -> list[Path]:
+    return list(folder.glob("increment-*"))
