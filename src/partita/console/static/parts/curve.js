@@ -1,4 +1,5 @@
 // @ts-check
+import "./language.js";
 import {html} from "../vendor/lit.js";
 import uPlot from "../vendor/uplot.js";
 import {clockTime} from "./format.js";
