@@ -60,18 +60,6 @@ def test_an_address_that_is_not_a_screen_says_so(watch: Watch, console: LiveServ
     watch.page.get_by_text("The screen does not exist").wait_for()
 
 
-def test_a_language_that_the_browser_does_not_know_is_no_error(
-    watch: Watch, console: LiveServer
-) -> None:
-    address, _, token = console.announced["console"].partition("#")
-    language = "Object.defineProperty(navigator, 'language', {get: () => 'en-US@posix', %s})"
-    watch.page.add_init_script(language % "configurable: true")
-
-    watch.page.goto(f"{address}a/devstoreaccount1/overview#{token}")
-
-    watch.page.get_by_role("heading", name="Overview").wait_for()
-
-
 def test_a_screen_that_cannot_be_loaded_leaves_the_others(
     watch: Watch, console: LiveServer
 ) -> None:
