@@ -137,14 +137,15 @@ class IncrementalCheckpoints(Checkpoints):
     def is_increment_due(self, state: State, log_bytes: int, checkpoint_bytes: int) -> bool:
         """Return whether the log since the newest file is long enough for an increment."""
         newest = self.newest
-        if newest is None or newest.size < CHECKPOINT_SHARE * checkpoint_bytes:
+        if newest is None:
+            return False
+        touched = (one.rows.touched for one in state.collections.values())
+        count = sum(len(each) for each in touched if each)
+        if newest.size < CHECKPOINT_SHARE * checkpoint_bytes or count > TOUCHED_MAX:
+            state.forget_changes()  # the next file is a checkpoint
             return False
         due = max(checkpoint_bytes, newest.size // LOG_SHARE)
         if log_bytes - self.log_bytes < due:
-            return False
-        touched = [one.rows.touched for one in state.collections.values()]
-        if sum(len(each) for each in touched if each) > TOUCHED_MAX:
-            state.forget_changes()
             return False
         return _is_smaller(state)
 
