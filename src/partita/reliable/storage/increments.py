@@ -19,7 +19,7 @@ from itertools import islice
 import msgspec
 
 from partita.errors import DamageError
-from partita.reliable.state.state import Collection, KeptOutcome, Rows, State
+from partita.reliable.state.state import Collection, KeptOutcome, Rows, State, Touched
 from partita.reliable.storage.checkpoint import (
     OUTCOMES,
     ROWS_AT_ONCE,
@@ -200,7 +200,7 @@ def _is_smaller(state: State) -> bool:
 async def write_increment(
     disk: Disk,
     state: State,
-    noted: dict[int, dict[bytes, bool] | None],
+    noted: dict[int, Touched | None],
     *,
     after: tuple[int, bytes],
     log_bytes: int,
@@ -238,7 +238,7 @@ async def write_increment(
 
 
 async def _write_touched(
-    writer: Writer, collection: Collection, sequence: int, since: int, keys: dict[bytes, bool]
+    writer: Writer, collection: Collection, sequence: int, since: int, keys: Touched
 ) -> None:
     pieces = collection.touched_pieces(sequence, since, keys)
     if collection.versioned_since:
@@ -249,8 +249,8 @@ async def _write_touched(
     await writer.rows(collection.id | REMOVED, _removed(keys))
 
 
-def _removed(keys: dict[bytes, bool]) -> Iterator[list[tuple[bytes]]]:
-    pairs = iter(keys.items())
+def _removed(keys: Touched) -> Iterator[list[tuple[bytes]]]:
+    pairs = keys.pairs()
     while step := list(islice(pairs, ROWS_AT_ONCE)):
         yield [(key,) for key, is_there in step if not is_there]
 
