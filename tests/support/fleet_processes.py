@@ -52,7 +52,7 @@ async def move(url: str, range_id: int, to: str, step: str) -> None:
         die()
 
     if step == FENCED:
-        RangeCopy.carry_removed = die_fenced  # type: ignore[method-assign]
+        RangeCopy.carry_order = die_fenced  # type: ignore[method-assign]
     control = await Control.open(url, durability=Durability.FAST)
     await control.move(range_id, to, progress=watch)
 

@@ -23,7 +23,7 @@ from partita.scaleout.control.states import (
 
 
 class Ranges(Facts, frozen=True):
-    """The ranges of tables, in key order."""
+    """The ranges of tables, in key order, and those of queues."""
 
     ranges: list[RangeState]
 
@@ -33,12 +33,15 @@ class Ranges(Facts, frozen=True):
 
     def lines(self) -> Iterator[Line]:
         if not self.ranges:
-            yield "No table has been created yet."
+            yield "No table and no queue has been created yet."
             return
         yield Table(
             ("range", "account", "table", "from", "before", "shard", "state"),
             [
-                (each.id, each.account, each.table, each.lower, each.upper, each.shard, each.state)
+                (
+                    *(each.id, each.account, each.table or f"queue {each.queue}"),
+                    *(each.lower, each.upper, each.shard, each.state),
+                )
                 for each in self.ranges
             ],
         )
@@ -96,7 +99,7 @@ class Added(Facts, frozen=True):
 
     def lines(self) -> Iterator[Line]:
         yield f"{self.shard.name} ({self.shard.url}) is a shard of the fleet now."
-        yield "New tables go to it; `partita fleet balance --apply` moves ranges to it."
+        yield "New tables and queues go to it; `partita fleet balance --apply` moves ranges to it."
 
 
 class Drained(Facts, frozen=True):
@@ -146,6 +149,7 @@ class Verified(Facts, frozen=True):
 
     ranges: int
     entities: int
+    messages: int
     problems: tuple[str, ...]
 
     @property
@@ -155,7 +159,8 @@ class Verified(Facts, frozen=True):
     def lines(self) -> Iterator[Line]:
         yield (
             f"{count_text(self.ranges, 'range')} with"
-            f" {count_text(self.entities, 'entity', 'entities')}: "
+            f" {count_text(self.entities, 'entity', 'entities')} and"
+            f" {count_text(self.messages, 'message')}: "
             + (
                 count_text(len(self.problems), "problem")
                 if self.problems
@@ -340,7 +345,7 @@ def throttle(given: Given) -> Throttled:
 
 def verify(given: Given) -> Verified:
     found = run_on(given, lambda control: control.verify())
-    return Verified(found.ranges, found.entities, found.problems)
+    return Verified(found.ranges, found.entities, found.messages, found.problems)
 
 
 def reconcile(given: Given) -> Reconciled:

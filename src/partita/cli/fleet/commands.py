@@ -115,7 +115,7 @@ fleet = Family(
     _verb(
         "changes",
         "ranges",
-        "List the ranges of keys of tables, and their shards.",
+        "List the ranges of keys of tables, and queues, with their shards.",
         Argument("[TABLE]", "Only those of this table.", required=False),
         ACCOUNT,
         example="partita fleet ranges Staff",
@@ -193,7 +193,7 @@ fleet = Family(
     _verb(
         "changes",
         "verify",
-        "Check that each key has exactly one owner, and count all entities.",
+        "Check that each key has exactly one owner; count entities and messages.",
         example="partita fleet verify",
     ),
     _verb(

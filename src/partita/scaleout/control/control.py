@@ -218,7 +218,7 @@ class Control:
         facts = MoveFacts(
             [found.id],
             [found.shard, target.id],
-            *(found.tid, found.lo, found.hi, found.epoch, epoch),
+            *(found.tid, found.lo, found.hi, found.epoch, epoch, found.kind),
         )
         moves: list[Move] = []
 
