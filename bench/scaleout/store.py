@@ -75,10 +75,13 @@ async def _measure(
     fleet = await Fleet.open(postgres.url())
     try:
         store = (await fleet.stores("bench")).tables
-        ours, theirs = [await _filled(store, name, entities) for name in ("ours", "theirs")]
+        ours, theirs = [await filled(store, name, entities) for name in ("ours", "theirs")]
         unfenced = await _prepare(postgres)
         pgbench = _pgbench(postgres, folder, theirs, entities)
-        requests = {"get": _get(store, ours, entities), "upsert": _upsert(store, ours, entities)}
+        requests = {
+            "get": get_of(store, ours, entities),
+            "upsert": upsert_of(store, ours, entities),
+        }
         slices: Slices = {}
         for turn in range(rounds):
             for kind in KINDS:
@@ -97,7 +100,7 @@ async def _measure(
     return slices
 
 
-async def _filled(store: TableStore, name: str, entities: int) -> Table:
+async def filled(store: TableStore, name: str, entities: int) -> Table:
     table = await store.create_table(name)
     for first in range(0, entities, workload.GROUP_OPERATIONS):
         numbers = range(first, first + workload.GROUP_OPERATIONS)
@@ -120,7 +123,7 @@ async def _change(store: TableStore, table: Table, group: EntityGroup) -> None:
 # What the wire would make of a request is made before: it is not the work of the store.
 
 
-def _get(store: TableStore, table: Table, entities: int) -> One:
+def get_of(store: TableStore, table: Table, entities: int) -> One:
     keys = [key_of(number) for number in range(entities)]
 
     async def get(number: int) -> None:
@@ -131,7 +134,7 @@ def _get(store: TableStore, table: Table, entities: int) -> One:
     return get
 
 
-def _upsert(store: TableStore, table: Table, entities: int) -> One:
+def upsert_of(store: TableStore, table: Table, entities: int) -> One:
     versions = [properties_of(number, version=1) for number in range(1000)]
     groups = [
         EntityGroup([InsertOrReplace(key_of(number), versions[number % len(versions)])])
