@@ -209,7 +209,7 @@ async def _prepare(postgres: LocalPostgres) -> Mapping[str, str]:
         await connection.execute("CREATE SCHEMA IF NOT EXISTS bench")
         defined = _replaced(r"FUNCTION partita\.write_2", "FUNCTION bench.write_2", defined)
         # From the locks to the check of the ranges.
-        defined = _replaced(r"(?s)\nBEGIN\n.*?\n  (?=IF groups IS NULL)", "\nBEGIN\n  ", defined)
+        defined = _replaced(r"(?s)\nBEGIN\n.*?\n  (?=-- Count before)", "\nBEGIN\n  ", defined)
         await connection.execute(defined)
     finally:
         await connection.close()

@@ -9,7 +9,7 @@ from partita.blobs.rules import limits
 from partita.blobs.store import download as downloading
 from partita.errors import ConfigurationError
 from partita.scaleout.blobs import collector
-from support.object_stores import new_bucket, s3_server
+from support.object_stores import azure_server, new_bucket, new_container, s3_server
 from support.postgres_blobs import BlobDatabase, FrontEnd, blob_database, folder_url
 
 SMALL = LONG[:65_536]
@@ -116,6 +116,30 @@ class TestBlobsInPostgresAndS3(PostgresAndS3):
 @pytest.mark.proof
 class TestAllBlobsInPostgresAndS3(PostgresAndS3):
     pass
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[None]:
+    with azure_server():
+        yield
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("azure")
+class TestAllBlobsInPostgresAndAzure(PostgresBlobs):
+    container: str | None = None
+
+    def blob_store(self) -> str:
+        if self.container is None:
+            self.container = new_container()
+        return self.container
+
+    async def test_a_long_upload_is_sent_in_parts(self) -> None:
+        content = LONG * 70  # 21 MB: three parts
+
+        await self.engine.put_blob(blob("a"), content)
+
+        assert await self.read(blob("a")) == content
 
 
 @only(

@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto, in a thread of this process."""
+"""Object stores for tests, in threads of this process: S3 of moto, Azure of Partita itself."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,10 @@ from itertools import count
 from urllib import request
 
 import pytest
+from azure.storage.blob import BlobServiceClient
 from moto.server import ThreadedMotoServer
+
+import partita
 
 _numbers = count(1)
 
@@ -36,3 +39,27 @@ def new_bucket() -> str:
     address = f"{os.environ['AWS_ENDPOINT_URL']}/{name}"
     with request.urlopen(request.Request(address, method="PUT")):
         return f"s3://{name}/partita"
+
+
+@contextmanager
+def azure_server() -> Iterator[None]:
+    """Run an account in memory, and name it in the environment as operators do."""
+    with partita.open_account(None) as account, pytest.MonkeyPatch.context() as patch:
+        served = account.listen()
+        patch.setenv("AZURE_STORAGE_ENDPOINT", served.blob_endpoint)
+        patch.setenv("AZURE_ALLOW_HTTP", "true")
+        patch.setenv("AZURE_STORAGE_ACCOUNT_NAME", served.account_name)
+        patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", served.account_key)
+        yield
+
+
+def new_container() -> str:
+    """Make a container and return the URL of a prefix in it."""
+    name = f"long-{next(_numbers)}"
+    credential = {
+        "account_name": os.environ["AZURE_STORAGE_ACCOUNT_NAME"],
+        "account_key": os.environ["AZURE_STORAGE_ACCOUNT_KEY"],
+    }
+    with BlobServiceClient(os.environ["AZURE_STORAGE_ENDPOINT"], credential) as client:
+        client.create_container(name)
+    return f"az://{name}/partita"

@@ -16,7 +16,7 @@ const THEME = "partita.theme";
 const THEMES = /** @type {const} */ (["system", "light", "dark"]);
 const THEME_ICONS = {system: "contrast", light: "sun", dark: "moon"};
 const START = "tables";
-/** Stands for the account in a console that shows only a state or shard maps. */
+/** Stands for the account in a console that shows only a state, shard maps or a fleet. */
 const NO_ACCOUNT = {name: "-", is_development: false, endpoints: {}, has_key: false};
 
 class ConsoleApp extends Part {
@@ -79,7 +79,8 @@ class ConsoleApp extends Part {
   /** The screen that is shown first. */
   get startScreen() {
     if (this.session.accounts.length) return START;
-    return this.session.has_states ? "state" : "shards";
+    if (this.session.has_states) return "state";
+    return this.session.has_shards ? "shards" : "fleet";
   }
 
   get canWrite() {

@@ -7,15 +7,15 @@ each other in a circle.
 """
 
 import asyncio
-import enum
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from partita.errors import PartitaError
 from partita.metrics.store_meter import StoreMeter
 from partita.metrics.waits import WAITS
 from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.catalog.staleness import STALE, Stale
 from partita.scaleout.connections.lane import TRIP_BYTES_MAX, Lane
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.pool import Pool
@@ -64,15 +64,6 @@ _ONES_FAULT = ("22", "23", "54")
 """Classes of errors that a value of one change causes; a ValueError is the driver's."""
 _LOCKED = "55P03"
 """Another session has had the lock of a row for long."""
-
-
-class Stale(enum.Enum):
-    """The answer for a range that was changed: refresh the catalog."""
-
-    STALE = enum.auto()
-
-
-STALE: Final = Stale.STALE
 
 
 class Read(NamedTuple):

@@ -230,19 +230,32 @@ class Front:
         except PartitaError as error:
             response = self._refuse(error, request, request_id, located)
         headers = response.headers
+        self._complete(headers, request, request_id, version)
+        if properties.cors and request.method != "OPTIONS":
+            headers.extend(cors.response_headers(properties.cors, request))
+        return response
+
+    def refused(self, error: PartitaError, request: Request, account: str) -> Response:
+        """Answer an error as `respond` does; the request has a version, the account no CORS."""
+        request_id = self.request_ids.take()
+        response = self._refuse(error, request, request_id, (account, account))
+        self._complete(response.headers, request, request_id, request.headers["x-ms-version"])
+        return response
+
+    def _complete(
+        self, headers: list[tuple[str, str]], request: Request, request_id: str, version: str
+    ) -> None:
+        """Add the headers that every answer has."""
         headers += (
             ("x-ms-request-id", request_id),
             ("x-ms-version", version),
             ("X-Content-Type-Options", "nosniff"),
         )
-        if not service.is_cacheable(request):
+        if not self.service.is_cacheable(request):
             headers.append(("Cache-Control", "no-cache"))
         client_request_id = request.headers.get("x-ms-client-request-id")
         if client_request_id is not None and is_client_request_id(client_request_id):
             headers.append(("x-ms-client-request-id", client_request_id))
-        if properties.cors and request.method != "OPTIONS":
-            headers.extend(cors.response_headers(properties.cors, request))
-        return response
 
     def _preflight(
         self, request: Request, account: Account, properties: ServiceProperties
@@ -299,6 +312,11 @@ class Front:
 
     async def _check_token(self, request: Request, account: Account, now: int) -> Grant:
         """Return the grant of a bearer token."""
+        accepted = await self._accept(request, account, now)
+        letter = self.service.letter
+        return Grant.of_token(accepted.identity, accepted.rights_in(letter), letter)
+
+    async def _accept(self, request: Request, account: Account, now: int) -> bearer.Bearer:
         issuer = self.accounts.issuer
         if issuer is None:
             raise bearer.challenge(request)
@@ -312,8 +330,7 @@ class Front:
             raise bearer.challenge(request, issuer, str(error)) from error
         if not account.name:
             raise shared_key.authentication_failed(hint="The account is not served.")
-        letter = self.service.letter
-        return Grant.of_token(accepted.identity, accepted.rights_in(letter), letter)
+        return accepted
 
     @property
     def _challenge(self) -> str:
@@ -326,6 +343,9 @@ class Front:
         policies: Sequence[Policy] = ()
         if sas.policy_id and account.name:
             policies = await self.service.policies(account, sas)
+        user = None
+        if sas.user is not None and request.headers.get("authorization", "").startswith("Bearer "):
+            user = (await self._accept(request, account, now)).identity
         return evaluate(
             sas,
             service=self.service.letter,
@@ -336,6 +356,7 @@ class Front:
             peer=request.peer,
             scheme=request.scheme,
             allows_delegation=self.accounts.issuer is not None,
+            user=user,
         )
 
     def _refuse(

@@ -37,6 +37,15 @@ READ_BYTES = 64 * 1024
 _PORTS = {"http": 80, "https": 443}
 _TARGET = re.compile(r"[\x21-\x7e]*")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
+"""The only part of IPv6 that is given to hosts of the Internet."""
+_NOT_OF_HOSTS = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20"),
+    )
+)
+"""Networks of protocols and documents, of which versions of Python disagree."""
 _METADATA = "x-ms-meta-"
 
 T = TypeVar("T")
@@ -112,9 +121,10 @@ def is_public(address: Address) -> bool:
             embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if embedded is not None:
             return is_public(embedded)
-        if address.teredo is not None or address.is_site_local:
+        if address not in _GLOBAL_IPV6:
             return False
-    return address.is_global and not address.is_multicast
+    is_of_hosts = not any(address in network for network in _NOT_OF_HOSTS)
+    return is_of_hosts and address.is_global and not address.is_multicast
 
 
 async def resolve(source: ExternalSource) -> str:

@@ -32,6 +32,7 @@ from partita.service.tables.wire import content_id_of, media_level, preference_o
 from partita.tables import limits
 from partita.tables.entity import EntityKey
 from partita.tables.operations import Insert, InsertOrReplace
+from partita.tables.sqlite_store import SqliteTableStore
 from partita.tables.store import Table
 
 _PATH = re.compile(rf"{ENTITY_PATH}|([A-Za-z][A-Za-z0-9]{{2,62}})(?:\(\))?", re.ASCII)
@@ -47,9 +48,9 @@ def begin_write(front: Front, request: Request) -> Coroutine[Any, Any, Response]
     usual = find_usual(front, request, _UNUSUAL)
     if usual is None or len(request.body) > limits.GROUP_BYTES_MAX:
         return None
-    account, store, _, path, _ = usual
-    match = _PATH.fullmatch(path)
-    if match is None:
+    account, _, path = usual
+    match, store = _PATH.fullmatch(path), account.tables.store
+    if match is None or not isinstance(store, SqliteTableStore):
         return None
     entity_table, partition_key, row_key, inserted_table = match.groups()
     is_insert = inserted_table is not None
@@ -67,18 +68,19 @@ def begin_write(front: Front, request: Request) -> Coroutine[Any, Any, Response]
         operation = Insert(EntityKey(body.partition_key, body.row_key), body.properties)
     level = media_level(headers.get("accept", ""))
     call = Change(name, operation, level, preference_of(request), content_id_of(request))
-    return _write(front, request, usual, table, call, operation)
+    return _write(front, request, usual, store, table, call)
 
 
 async def _write(
     front: Front,
     request: Request,
     usual: Usual,
+    store: SqliteTableStore,
     table: Table,
     call: Change,
-    operation: Insert | InsertOrReplace,
 ) -> Response:
-    account, store, root, _, version = usual
+    account, root, _ = usual
+    operation: Any = call.operation
     observed = request.observe()
     observed.account, observed.call, observed.operation = account.name, call, call.logged_as
     try:
@@ -92,5 +94,5 @@ async def _write(
     if meter.left <= 0:
         meter.take(call.table, operation.key, HEAT_WRITE, len(request.body))
     response = change_answer(entity, call, root, account.name)
-    add_usual_headers(front, request, response, version)
+    add_usual_headers(front, request, response)
     return response

@@ -105,6 +105,16 @@ def test_without_the_setting_no_host_is_allowed() -> None:
         *("100.64.0.1", "224.0.0.1", "255.255.255.255", "192.0.2.1"),
         *("::", "::1", "fe80::1", "fc00::1", "fec0::1", "ff02::1", "2001:db8::1"),
         *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a00:1", "2002:7f00:1::"),
+        *("::10.0.0.1", "::ffff:0:10.0.0.1", "64:ff9b:1::a00:1", "2002:c0a8:101::", "100::1"),
+        *(
+            "192.0.0.8",
+            "192.88.99.1",
+            "198.18.0.1",
+            "2001:2::1",
+            "2001:20::1",
+            "3fff::1",
+            "5f00::1",
+        ),
         "2001:0:4136:e378:8000:63bf:3fff:fdd2",
     ],
 )
@@ -124,6 +134,59 @@ async def test_a_name_of_this_machine_is_refused_though_it_is_allowed() -> None:
         await resolve(source)
 
     assert (refused.value.code, refused.value.facts["status"]) == ("CannotVerifyCopySource", 403)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["127.1", "2130706433", "0x7f000001", "017700000001", "0x7f.0.0.1", "0"]
+)
+async def test_other_spellings_of_this_machine_are_refused_though_they_are_allowed(
+    spelling: str,
+) -> None:
+    source = external_source(f"http://{spelling}:8080/a", [f"{spelling}:8080"])
+
+    with pytest.raises(PartitaError) as refused:
+        await resolve(source)
+
+    assert (refused.value.code, refused.value.facts["status"]) == ("CannotVerifyCopySource", 403)
+
+
+async def test_a_name_with_a_private_and_a_public_address_leads_to_the_public_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers(monkeypatch, ["169.254.169.254", "::1", "8.8.8.8"])
+
+    assert await resolve(external_source("http://data.example/a", ["data.example"])) == "8.8.8.8"
+
+
+async def test_a_name_that_changes_its_address_after_the_check_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    questions = answers(monkeypatch, ["8.8.8.8"], ["127.0.0.1"])
+    connected: list[object] = []
+
+    async def open_connection(host: str, port: int, **_: object) -> None:
+        connected.append(host)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+
+    with pytest.raises(PartitaError):
+        await read(external_source("http://data.example/a", ["data.example"]))
+
+    assert (connected, questions) == (["8.8.8.8"], ["data.example"])
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *each: list[str]) -> list[str]:
+    """Let the resolver answer with these addresses, one list after the other; return the names."""
+    questions: list[str] = []
+    rest = iter(each)
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        questions.append(host)
+        return [(2, 1, 6, "", (address, port)) for address in next(rest)]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    return questions
 
 
 async def test_a_source_is_read_with_its_headers() -> None:
