@@ -24,7 +24,7 @@ from partita.service.tables.answers import entity_answer
 from partita.service.tables.calls import GetEntity
 from partita.service.tables.wire import media_level
 from partita.tables.engine import TableEngine
-from partita.tables.entity import Entity, EntityKey
+from partita.tables.entity import Entity, key_of_pair
 from partita.tables.sqlite_store import SqliteTableStore
 from partita.tables.store import Table
 
@@ -53,7 +53,7 @@ def read_point(front: Front, request: Request) -> Response | Coroutine[Any, Any,
         table = None if known_table is None else known_table(name)
     if table is None or not is_signed(front, request, account):
         return None
-    key = EntityKey(partition_key, row_key)
+    key = key_of_pair((partition_key, row_key))
     call = GetEntity(name, key, None, media_level(request.headers.get("accept", "")))
     if folder is None:
         return _read_later(front, request, root, account, table, call)

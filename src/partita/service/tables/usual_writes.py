@@ -30,7 +30,7 @@ from partita.service.tables.point_reads import (
 )
 from partita.service.tables.wire import content_id_of, media_level, preference_of, read_body
 from partita.tables import limits
-from partita.tables.entity import EntityKey
+from partita.tables.entity import key_of_pair
 from partita.tables.operations import Insert, InsertOrReplace
 from partita.tables.sqlite_store import SqliteTableStore
 from partita.tables.store import Table
@@ -61,11 +61,11 @@ def begin_write(front: Front, request: Request) -> Coroutine[Any, Any, Response]
     body = read_body(request.body, is_insert=is_insert)
     operation: Insert | InsertOrReplace
     if not is_insert:
-        operation = InsertOrReplace(EntityKey(partition_key, row_key), body.properties)
+        operation = InsertOrReplace(key_of_pair((partition_key, row_key)), body.properties)
     elif body.partition_key is None or body.row_key is None:
         return None
     else:
-        operation = Insert(EntityKey(body.partition_key, body.row_key), body.properties)
+        operation = Insert(key_of_pair((body.partition_key, body.row_key)), body.properties)
     level = media_level(headers.get("accept", ""))
     call = Change(name, operation, level, preference_of(request), content_id_of(request))
     return _write(front, request, usual, store, table, call)
