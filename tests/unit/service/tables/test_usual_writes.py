@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.errors import StoreStoppedError
 from partita.service.auth.cors import CorsRule
 from partita.service.http.observed import Observed
 from partita.service.http.request import Request, Response
 from partita.tables.sqlite_store import SqliteTableStore
+from support.accounts import database_of
 from support.fronts import PRIVATE_ACCOUNT, Fronts, opened_fronts
 from support.repeats import repeat
 
@@ -171,6 +174,53 @@ async def test_a_write_after_a_read_is_not_lost_to_a_learned_index(pair: Pair) -
     await pair.ask("POST", "/Staff", BODY)
     assert b'"Age":4' in (await pair.ask("GET", query)).body
     assert pair.puts == 1
+
+
+async def insert_many(fronts: Fronts, count: int) -> list[Response]:
+    """Begin inserts together, as the requests of one turn; return their answers."""
+    front = fronts.fronts["tables"]
+    begun = []
+    for number in range(count):
+        body = b'{"PartitionKey":"p","RowKey":"%d"}' % number
+        answer = front.begin(fronts.request("tables", "POST", "/Staff", body))
+        assert not isinstance(answer, Response)
+        begun.append(asyncio.ensure_future(answer))
+    return list(await asyncio.gather(*begun))
+
+
+async def test_writes_that_begin_during_a_commit_are_in_the_next_one(tmp_path: Path) -> None:
+    async with opened_fronts(tmp_path) as fronts:
+        await fronts.ask("tables", "POST", "/Tables", b'{"TableName":"Staff"}')
+        meter = database_of(fronts.account).meter
+        commits = sum(meter.commit_changes.counts)
+        first = asyncio.ensure_future(insert_many(fronts, 3))
+        while not database_of(fronts.account)._is_committing:  # noqa: ASYNC110 - has no event
+            await asyncio.sleep(0)
+        body = b'{"PartitionKey":"q","RowKey":"late"}'
+        late = fronts.fronts["tables"].begin(fronts.request("tables", "POST", "/Staff", body))
+
+        assert not isinstance(late, Response)
+        assert (await late).status == 201
+        assert [answer.status for answer in await first] == [201] * 3
+        assert len(rows(fronts, fronts.account.name)) == 4
+        assert sum(meter.commit_changes.counts) == commits + 2
+
+
+async def test_a_failed_commit_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_fronts(tmp_path) as fronts:
+        await fronts.ask("tables", "POST", "/Tables", b'{"TableName":"Staff"}')
+        database = database_of(fronts.account)
+
+        def fail() -> None:
+            raise StoreStoppedError("StoreStopped", "The disk failed.")
+
+        monkeypatch.setattr(database, "_check_lock", fail)
+        answers = await insert_many(fronts, 3)
+
+        assert {answer.status for answer in answers} == {500}
+        assert rows(fronts, fronts.account.name) == []
 
 
 VALUES = st.sampled_from(
