@@ -6,6 +6,7 @@ each part of a batch.
 
 import asyncio
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 import msgspec
@@ -59,6 +60,7 @@ from partita.service.tables.calls import (
     SetTableProperties,
 )
 from partita.service.tables.point_reads import read_point
+from partita.service.tables.usual_writes import begin_write
 from partita.service.tables.wire import (
     Batch,
     Resource,
@@ -101,7 +103,7 @@ class TableService:
     name = "table"
     default_version = DEFAULT_VERSION
     allows_anonymous = False
-    read_now = staticmethod(read_point)
+    usual = MappingProxyType({"GET": read_point, "POST": begin_write, "PUT": begin_write})
 
     def __init__(self, accounts: Accounts, clock: Clock) -> None:
         self._accounts = accounts
