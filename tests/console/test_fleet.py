@@ -110,6 +110,28 @@ def test_ranges_are_split_moved_and_merged(api: Api) -> None:
     assert [each["shard"] for each in ranges_of(api)] == [other]
 
 
+async def _add_queue(url: str) -> None:
+    fleet = await open_front_end(url)
+    try:
+        queues = (await fleet.stores(ACCOUNT)).queues
+        await queues.create_queue("work", {})
+        await queues.put("work", "x", hidden_seconds=0, lifetime_seconds=None)
+    finally:
+        await fleet.close()
+
+
+def test_a_queue_is_shown_and_moved(seeded: Seeded, api: Api) -> None:
+    asyncio.run(_add_queue(seeded.url))
+
+    (queue,) = [each for each in api.get("/fleet").json["tables"] if each["kind"] == "queue"]
+    (whole,) = queue["ranges"]
+    other = {"shard-1": "shard-2", "shard-2": "shard-1"}[whole["shard"]]
+    moved = api.finish(api.post("/fleet/move", {"range": whole["id"], "to": other}))
+
+    assert (queue["name"], moved["state"], moved["counts"]["entities"]) == ("queue work", "done", 1)
+    assert [each["shard"] for each in ranges_of(api, "queue work")] == [other]
+
+
 def test_a_shard_is_drained_after_its_name_was_typed(api: Api) -> None:
     source = ranges_of(api)[0]["shard"]
 

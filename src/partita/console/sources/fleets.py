@@ -58,8 +58,12 @@ class RangeShown(msgspec.Struct, frozen=True):
 
 
 class TableShown(msgspec.Struct, frozen=True):
+    """A table, or a queue with its only range."""
+
     account: str
     name: str
+    """Of a queue with the word queue before it, so that no table has it."""
+    kind: str
     ranges: list[RangeShown]
 
 
@@ -180,7 +184,7 @@ class ShardFleet:
         def note(moved: "RangeState", progress: "MoveProgress") -> None:
             self._progress[moved.id] = progress
             _note(job, progress)
-            job.note = f"range {moved.id} of {moved.table}: {progress.step}"
+            job.note = f"range {moved.id} of {_name_of(moved)}: {progress.step}"
 
         try:
             await (await self.control()).drain(shard, progress=note)
@@ -265,10 +269,11 @@ def _tables(
     ranges: "Sequence[RangeState]", loads: "dict[int, RangeLoad]", capacity: float
 ) -> list[TableShown]:
     tables = []
-    for (account, table), found in groupby(ranges, attrgetter("account", "table")):
+    for (account, _, queue), found in groupby(ranges, attrgetter("account", "table", "queue")):
         shown = []
+        name = ""
         for each in found:
-            load = loads.get(each.id)
+            name, load = _name_of(each), loads.get(each.id)
             rate = 0.0 if load is None else load.load
             hot = load.hot_key if load is not None and load.hot_share > 0.5 and rate else None
             shown.append(
@@ -277,8 +282,12 @@ def _tables(
                     *(round(rate, 1), round(rate / capacity, 4), hot),
                 )
             )
-        tables.append(TableShown(account, table, shown))
+        tables.append(TableShown(account, name, "queue" if queue else "table", shown))
     return tables
+
+
+def _name_of(moved: "RangeState") -> str:
+    return moved.table or f"queue {moved.queue}"
 
 
 def _advice(decision: "Decision") -> list[AdviceShown]:

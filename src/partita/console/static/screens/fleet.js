@@ -120,7 +120,7 @@ class FleetScreen extends Screen {
         }}
       >
         <div class="body">
-          <p>The keys ${keysText(range)} of ${this.table.name} are copied while clients work; then their requests wait for some milliseconds.</p>
+          <p>${this.table.kind === "queue" ? "The messages" : `The keys ${keysText(range)}`} of ${this.table.name} are copied while clients work; then their requests wait for some milliseconds.</p>
           <label class="field"><span>Shard that gets it</span>
             <select name="shard" autofocus>
               ${others.map((/** @type {any} */ each) => html`<option value=${each.name}>${each.name}, ${percent(each.part)} of its capacity</option>`)}
@@ -262,7 +262,7 @@ class FleetScreen extends Screen {
 
   ranges() {
     const {table} = this;
-    if (!table) return html`<h2 class="section">Ranges</h2><p class="muted calm">No table has been created yet.</p>`;
+    if (!table) return html`<h2 class="section">Ranges</h2><p class="muted calm">No table and no queue has been created yet.</p>`;
     const colours = new Map(this.fleet.shards.map((/** @type {any} */ each, /** @type {number} */ at) => [each.name, at % COLOURS]));
     const shown = table.ranges.slice(0, RANGES_LISTED);
     const width = BAR_WIDTH / table.ranges.length;
@@ -303,7 +303,7 @@ class FleetScreen extends Screen {
   /** @param {any} range @param {any} [next] */
   actions(range, next) {
     if (!this.canChange || range.state !== "open") return nothing;
-    return html`<button class="small" aria-label=${`Split range ${range.id}`} @click=${() => this.split(range)}>Split…</button>
+    return html`${this.table.kind === "queue" ? nothing : html`<button class="small" aria-label=${`Split range ${range.id}`} @click=${() => this.split(range)}>Split…</button>`}
       <button class="small" aria-label=${`Move range ${range.id}`} @click=${() => this.move(range)}>Move…</button>
       ${next && next.shard === range.shard ? html`<button class="small" aria-label=${`Merge range ${range.id} with the next`} @click=${() => this.merge(range, next)}>Merge with the next…</button>` : nothing}`;
   }
