@@ -127,7 +127,9 @@ def output_of(*words: str) -> str:
 
 
 @needs_folder
-def test_the_verb_reads_a_running_server_and_its_folder(tmp_path: Path) -> None:
+def test_the_verb_reads_a_running_server_and_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     live = LiveServer(tmp_path, "--metrics-port", "0")
     connection = live.announced["connection_string"]
     with TableServiceClient.from_connection_string(connection) as service:
@@ -150,6 +152,8 @@ def test_the_verb_reads_a_running_server_and_its_folder(tmp_path: Path) -> None:
     assert "hottest ranges" in text
     assert "p4 / 0" in text
     assert "Orders" in tables
+    assert "No load" in output_of("Elsewhere", "--path", data)
+    assert "give --metrics URL" in capsys.readouterr().err
     with Image.open(drawn) as image:
         assert image.size == (1000, 560)
     assert "Orders: entities/s" in drawn_too.read_text()

@@ -167,7 +167,13 @@ class Fleet:
             account_id = await self.catalog.account_id(account_name)
             assert self.contents is not None
             built = Stores(
-                PostgresTableStore(account_id, self.catalog, self.clock, self.places),
+                PostgresTableStore(
+                    account_id,
+                    self.catalog,
+                    self.clock,
+                    self.places,
+                    front_ends=lambda: self.front_ends,
+                ),
                 self.queues.store(account_id),
                 PostgresBlobStore(self.contents, account_id),
             )

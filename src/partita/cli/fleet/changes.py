@@ -11,6 +11,7 @@ from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, Table
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.text import count_text, size_text
+from partita.errors import ConfigurationError
 from partita.scaleout.control.control import Control
 from partita.scaleout.control.states import (
     JobState,
@@ -126,6 +127,21 @@ class Removed(Facts, frozen=True):
 
     def lines(self) -> Iterator[Line]:
         yield f"{self.shard} is not a shard of the fleet any more. Its database was not dropped."
+
+
+class Throttled(Facts, frozen=True):
+    """A partition whose rate is limited, or is not any more."""
+
+    table: str
+    partition_key: str
+    rate: float | None
+
+    def lines(self) -> Iterator[Line]:
+        what = f"Partition {self.partition_key!r} of {self.table}"
+        if self.rate is None:
+            yield f"{what} is not limited."
+        else:
+            yield f"{what} is limited to {self.rate:g} entities per second; above, it answers 503."
 
 
 class Verified(Facts, frozen=True):
@@ -313,6 +329,18 @@ def drain(given: Given) -> Drained:
 def remove(given: Given) -> Removed:
     run_on(given, lambda control: control.remove(given.shard))
     return Removed(given.shard)
+
+
+def throttle(given: Given) -> Throttled:
+    if (given.rate is None) != given.off:
+        raise ConfigurationError(
+            "Configuration",
+            "Either a rate or the end of the limit is to be given.",
+            hint="Give --rate N or --off.",
+        )
+    table, key, rate = given.table, given.partition, given.rate
+    run_on(given, lambda control: control.throttle(table, key, rate, account=given.account))
+    return Throttled(table, key, rate)
 
 
 def verify(given: Given) -> Verified:

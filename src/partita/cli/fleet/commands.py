@@ -226,4 +226,15 @@ fleet = Family(
         CAPACITY_OPTION,
         example="partita fleet hot",
     ),
+    _verb(
+        "changes",
+        "throttle",
+        "Limit the rate of one hot partition, which cannot be divided.",
+        Argument("TABLE", "The table."),
+        option("--partition KEY", "The partition key.", required=True),
+        option("--rate N", "Entities per second.", type=click.FloatRange(0, min_open=True)),
+        flag("--off", "End the limit."),
+        ACCOUNT,
+        example="partita fleet throttle Staff --partition Sales --rate 500",
+    ),
 )

@@ -15,7 +15,6 @@ outcomes, whether a record of an old epoch is ignored.
 import hashlib
 import heapq
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -38,6 +37,7 @@ from partita.reliable.state.records import (
     Put,
     Record,
 )
+from partita.reliable.state.replaced import Kept, ReplacedOrder
 from partita.reliable.values.layout import Layout
 
 PRUNE_AT_ONCE = 512
@@ -47,6 +47,10 @@ PRUNE_WINDOW = PRUNE_AT_ONCE // 2
 FORGET_AT_ONCE = 100
 """Expired outcomes that one record removes, in addition to as many as it has transactions."""
 POSITION_BYTES = 8
+GATHERED_ROWS = 256
+"""Touched rows that are returned together."""
+PASSED_BLOCKS = 64
+"""Blocks that are looked at for touched rows in one step."""
 
 T = TypeVar("T")
 Past = list[tuple[int, T]]
@@ -97,10 +101,12 @@ class Rows:
 
     `values` has the newest versions, `history` the replaced ones, `counts` the number of keys
     before a record. A key is in `departed` if and only if it is in `history` and not in `values`.
-    `versions` has the sequences that wrote the rows, of a collection that keeps them.
+    `versions` has the sequences that wrote the rows, of a collection that keeps them. `touched`
+    has the keys that were written (True) or removed (False) since the newest checkpoint, None if
+    that is not known: after a clear, or because nothing needs it.
     """
 
-    __slots__ = ("counts", "departed", "history", "values", "versions")
+    __slots__ = ("counts", "departed", "history", "touched", "values", "versions")
 
     def __init__(self, values: Blocks | None = None) -> None:
         self.values = Blocks() if values is None else values
@@ -109,6 +115,7 @@ class Rows:
         self.departed: SortedList[bytes] = SortedList()
         self.counts: Past[int] = []
         self.versions: dict[bytes, int] = {}
+        self.touched: dict[bytes, bool] | None = None
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
@@ -173,6 +180,19 @@ class Rows:
             merged = {**rows, **past}
             rows = {key: value for key in sorted(merged) if (value := merged[key]) is not None}
         return rows, after
+
+    def touched_piece(
+        self, lower: bytes, sequence: int, since: int, touched: dict[bytes, bool]
+    ) -> tuple[dict[bytes, bytes], bytes | None]:
+        """Return the rows of `piece` that are among the touched ones.
+
+        No key of `touched` was written before the sequence `since`.
+        """
+        block, _, after = self.values.block_at(lower)
+        if block.changed <= since:
+            return {}, after
+        rows, after = self.piece(lower, sequence)
+        return {key: value for key, value in rows.items() if key in touched}, after
 
     def _past_between(
         self, rows: dict[bytes, bytes], lower: bytes, upper: bytes | None, sequence: int
@@ -297,17 +317,27 @@ class Collection:
             if rows:
                 yield rows
 
+    def touched_pieces(
+        self, sequence: int, since: int, touched: dict[bytes, bool]
+    ) -> Iterator[dict[bytes, bytes]]:
+        """Yield the touched rows as of a sequence in key order; the same holds as for `pieces`.
 
-class Kept(msgspec.Struct, gc=False):
-    """What is kept for snapshots, with the sequence that replaced it.
-
-    A version of a key, a count (without a key), or the rows before a clear (a collection). There
-    may be one for every row, so the garbage collector does not visit them; no cycle contains one.
-    """
-
-    sequence: int
-    kept: Rows | Collection
-    key: bytes | None
+        After some blocks without any an empty piece is yielded, so that a step is bounded work.
+        """
+        gathered: dict[bytes, bytes] = {}
+        lower: bytes | None = b""
+        passed = 0
+        while lower is not None:
+            rows = self.rows_at(sequence)
+            piece, lower = rows.touched_piece(lower, sequence, since, touched)
+            passed += 1
+            if piece:
+                gathered |= piece
+            if len(gathered) >= GATHERED_ROWS or passed >= PASSED_BLOCKS:
+                yield gathered
+                gathered, passed = {}, 0
+        if gathered:
+            yield gathered
 
 
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -338,7 +368,7 @@ class State:
         self._snapshots: dict[int, int] = {}
         """The number of open snapshots by sequence, in ascending order."""
         self._newest_snapshot = -1
-        self._replaced: deque[Kept] = deque()
+        self._replaced = ReplacedOrder()
         """What is kept for snapshots, in the order in which it was replaced."""
         self._prune_left = PRUNE_WINDOW
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -422,13 +452,13 @@ class State:
         """
         oldest = next(iter(self._snapshots), self.sequence)
         replaced = self._replaced
-        if not replaced or replaced[0].sequence > oldest:
+        if not replaced or replaced.first().sequence > oldest:
             return True
         if self.call_soon is None:
             self._prune_left = PRUNE_AT_ONCE
         elif self._prune_left == PRUNE_WINDOW:
             self.call_soon(self._begin_window)
-        while replaced and replaced[0].sequence <= oldest:
+        while replaced and replaced.first().sequence <= oldest:
             if not self._prune_left:
                 return False
             self._prune_left -= 1
@@ -441,7 +471,7 @@ class State:
 
     def _discard_one(self) -> None:
         """Discard the oldest entry, or one row of it if it is the rows before a clear."""
-        first = self._replaced[0]
+        first = self._replaced.first()
         sequence, kept, key = first.sequence, first.kept, first.key
         if isinstance(kept, Collection):
             rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
@@ -460,7 +490,27 @@ class State:
                 del kept.history[key]
                 if kept.departed and key not in kept.values:
                     kept.departed.remove(key)
-        self._replaced.popleft()
+        self._replaced.discard_first()
+
+    def track_changes(self) -> dict[int, dict[bytes, bool] | None]:
+        """Note from now on which keys are touched; return those noted so far, by collection."""
+        noted = {number: one.rows.touched for number, one in self.collections.items()}
+        for collection in self.collections.values():
+            collection.rows.touched = {}
+        return noted
+
+    def return_changes(self, noted: dict[int, dict[bytes, bool] | None]) -> None:
+        """Add what `track_changes` returned to what was noted since: it was not stored."""
+        for number, earlier in noted.items():
+            collection = self.collections.get(number)
+            if collection is not None and collection.rows.touched is not None:
+                later = collection.rows.touched
+                collection.rows.touched = None if earlier is None else earlier | later
+
+    def forget_changes(self) -> None:
+        """Note no longer which keys are touched."""
+        for collection in self.collections.values():
+            collection.rows.touched = None
 
     def digest(self) -> str:
         """Return a hash of the whole state, equal on all replicas at the same sequence."""
@@ -485,6 +535,13 @@ class State:
         self._expiring = [(kept.expires, name) for name, kept in self.outcomes.items()]
         heapq.heapify(self._expiring)
 
+    def replace_collections(
+        self, collections: Iterable[Collection], outcomes: Iterable[tuple[str, KeptOutcome]]
+    ) -> None:
+        """Continue with the content of an increment."""
+        self.collections, self.names, self._indexes = {}, {}, {}
+        self.restore(collections, outcomes)
+
     def _apply(
         self,
         operation: Delete | Clear | Enqueue | Create | Alter | Drop | Outcome,
@@ -499,6 +556,7 @@ class State:
                 collection.tail += 1
                 self._put(collection, position, value, sequence)
             case Outcome(name, result, expires):
+                self.outcomes.pop(name, None)  # the newest are the last
                 self.outcomes[name] = KeptOutcome(sequence, expires, result)
                 heapq.heappush(self._expiring, (expires, name))
             case Clear(identifier):
@@ -519,6 +577,8 @@ class State:
             self._keep(rows, key, old, sequence, len(rows.values) - (old is None))
         if collection.versioned_since:
             rows.versions[key] = sequence
+        if rows.touched is not None:
+            rows.touched[key] = True
         for watch in collection.watchers:
             watch(sequence, key, old, value)
 
@@ -535,6 +595,8 @@ class State:
         if self._snapshots:
             self._keep(rows, key, old, sequence, len(rows.values) + 1)
         rows.versions.pop(key, None)
+        if rows.touched is not None:
+            rows.touched[key] = False
         if key in rows.history:
             rows.departed.add(key)
         for watch in collection.watchers:
@@ -591,6 +653,7 @@ class State:
         if description.is_versioned != collection.description.is_versioned:
             collection.versioned_since = self.sequence if description.is_versioned else 0
             collection.rows.versions.clear()
+            collection.rows.touched = None
         collection.description = description
 
     def _drop(self, collection: Collection, sequence: int) -> None:

@@ -89,6 +89,16 @@ class MoveOutcome(msgspec.Struct, frozen=True):
     """Sessions that were ended because they kept the range for too long."""
 
 
+class ThrottleState(msgspec.Struct, frozen=True):
+    """A partition whose rate is limited."""
+
+    account: str
+    table: str
+    partition_key: str
+    rate: float
+    """Entities per second, of all front ends together."""
+
+
 class Verification(msgspec.Struct, frozen=True):
     """What a comparison of the catalog with all shards found."""
 

@@ -309,6 +309,11 @@ class Front:
 
     async def _check_token(self, request: Request, account: Account, now: int) -> Grant:
         """Return the grant of a bearer token."""
+        accepted = await self._accept(request, account, now)
+        letter = self.service.letter
+        return Grant.of_token(accepted.identity, accepted.rights_in(letter), letter)
+
+    async def _accept(self, request: Request, account: Account, now: int) -> bearer.Bearer:
         issuer = self.accounts.issuer
         if issuer is None:
             raise bearer.challenge(request)
@@ -322,8 +327,7 @@ class Front:
             raise bearer.challenge(request, issuer, str(error)) from error
         if not account.name:
             raise shared_key.authentication_failed(hint="The account is not served.")
-        letter = self.service.letter
-        return Grant.of_token(accepted.identity, accepted.rights_in(letter), letter)
+        return accepted
 
     @property
     def _challenge(self) -> str:
@@ -336,6 +340,9 @@ class Front:
         policies: Sequence[Policy] = ()
         if sas.policy_id and account.name:
             policies = await self.service.policies(account, sas)
+        user = None
+        if sas.user is not None and request.headers.get("authorization", "").startswith("Bearer "):
+            user = (await self._accept(request, account, now)).identity
         return evaluate(
             sas,
             service=self.service.letter,
@@ -346,6 +353,7 @@ class Front:
             peer=request.peer,
             scheme=request.scheme,
             allows_delegation=self.accounts.issuer is not None,
+            user=user,
         )
 
     def _refuse(

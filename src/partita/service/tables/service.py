@@ -174,8 +174,7 @@ class TableService:
                 authorized.request.observe().query = Queried(
                     chosen, page.examined, len(page.entities), page.is_counted
                 )
-                is_copied = call.level is Level.MINIMAL and call.select is None
-                count = 0 if is_copied else sum(len(each.document) for each in page.entities) // 64
+                count = answers.items_to_print(page, call)
                 response = await computed(count, answers.page_answer, page, call, root, name)
                 if authorized.request.headers.get("x-partita-explain") == "true":
                     examined = await _examined(tables, call, chosen, page)

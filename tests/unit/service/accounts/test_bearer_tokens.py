@@ -510,7 +510,7 @@ async def test_a_delegation_key_of_blobs_is_not_one_of_queues(served: Fronts) ->
 
 
 @pytest.mark.parametrize(
-    "extra", ["saoid=a", "suoid=a", "sduoid=a", "skdutid=a", "srh=a", "srq=a", "si=policy"]
+    "extra", ["saoid=a", "suoid=a", "skdutid=a", "srh=a", "srq=a", "si=policy"]
 )
 async def test_a_delegated_sas_with_a_restriction_that_is_unknown_here_is_refused(
     served: Fronts, extra: str
@@ -520,6 +520,109 @@ async def test_a_delegated_sas_with_a_restriction_that_is_unknown_here_is_refuse
     answer = await use(served, "blobs", "GET", "/photos/a", f"{sas}&{extra}")
 
     assert answer == "403 AuthorizationFailure"
+
+
+# A SAS for one user
+
+
+USERS_VERSION = "2025-07-05"
+FRIEND = "6f1a0c1e-0000-4000-8000-000000000003"
+
+
+def for_user(found: dict[str, str], **changed: str) -> str:
+    """Return a SAS for the owner of the key, of a version that signs the user."""
+    return delegated(found, "rl", **{"version": USERS_VERSION, "user_oid": issuers.OID, **changed})
+
+
+async def list_with(
+    fronts: Fronts, sas: str, oid: str = issuers.OID, tid: str = issuers.TID
+) -> str:
+    """List a container with a SAS and a token of a user without roles."""
+    token = issuers.token(issuers.claims(seconds(fronts.clock), oid=oid, tid=tid))
+    target = f"/photos?restype=container&comp=list&{sas}"
+    return told(await ask(fronts, "blobs", "GET", target, token=token))
+
+
+async def test_a_sas_for_a_user_needs_a_token_of_that_user(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    found = await delegation_key(served, "blobs", "Storage Blob Data Reader")
+    sas, friends = for_user(found), for_user(found, user_oid=FRIEND)
+    wrong = "403 AuthenticationFailed"
+
+    assert await list_with(served, sas) == "200"
+    assert await list_with(served, friends, oid=FRIEND) == "200"
+    assert await list_with(served, friends) == wrong
+    assert await list_with(served, sas, oid=FRIEND) == wrong
+    assert await list_with(served, sas, tid=FRIEND) == wrong
+    assert await use(served, "blobs", "GET", "/photos?restype=container&comp=list", sas) == wrong
+
+
+async def test_a_sas_for_a_user_is_not_one_without_the_user(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    found = await delegation_key(served, "blobs", "Storage Blob Data Reader")
+    sas = for_user(found)
+    without = sas.replace(f"&sduoid={issuers.OID}", "")
+    old = for_user(found, version="2020-02-10")
+    unbound = delegated(found, "rl", version=USERS_VERSION)
+
+    assert without != sas
+    for changed in (without, f"{unbound}&sduoid={issuers.OID}"):
+        assert await list_with(served, changed) in (
+            "403 AuthenticationFailed",
+            "400 InvalidAuthenticationInfo",
+        )
+    assert await list_with(served, old) == "403 AuthorizationFailure"
+
+
+async def test_a_sas_for_a_user_permits_no_more_than_its_letters(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    found = await delegation_key(served, "blobs", "Storage Blob Data Owner")
+    claims = issuers.claims(seconds(served.clock), "Storage Blob Data Owner")
+
+    answer = await ask(
+        served, "blobs", "DELETE", f"/photos/a?{for_user(found)}", token=issuers.token(claims)
+    )
+
+    assert told(answer) == "403 AuthorizationPermissionMismatch"
+
+
+async def test_an_expired_token_does_not_prove_a_user(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    sas = for_user(await delegation_key(served, "blobs", "Storage Blob Data Reader"))
+    token = issuers.token(issuers.claims(seconds(served.clock) - 7200))
+
+    answer = await ask(
+        served, "blobs", "GET", f"/photos?restype=container&comp=list&{sas}", token=token
+    )
+
+    assert told(answer) == "401 InvalidAuthenticationInfo"
+
+
+async def test_a_key_for_the_users_of_a_tenant_signs_sas_for_them_only(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    body = key_terms(served.clock).replace(
+        b"</KeyInfo>", f"<DelegatedUserTid>{FRIEND}</DelegatedUserTid></KeyInfo>".encode()
+    )
+    found = await delegation_key(served, "blobs", "Storage Blob Data Reader", body=body)
+    sas = for_user(found, user_tid=FRIEND)
+
+    assert found["SignedDelegatedUserTid"] == FRIEND
+    assert await list_with(served, sas, tid=FRIEND) == "200"
+    assert await list_with(served, sas) == "403 AuthenticationFailed"
+    assert await list_with(served, for_user(found)) == "403 AuthenticationFailed"
+    anyone = delegated(found, "rl", version=USERS_VERSION)
+    listing = "/photos?restype=container&comp=list"
+    assert await use(served, "blobs", "GET", listing, anyone) == "403 AuthenticationFailed"
+
+
+async def test_the_tenant_of_a_key_is_an_identifier(served: Fronts) -> None:
+    body = key_terms(served.clock).replace(
+        b"</KeyInfo>", b"<DelegatedUserTid>a b</DelegatedUserTid></KeyInfo>"
+    )
+
+    answer = await ask(served, "blobs", "POST", KEY, body, roles=("Storage Blob Delegator",))
+
+    assert told(answer) == "400 InvalidXmlNodeValue"
 
 
 async def test_replacing_the_account_key_revokes_delegation_keys(served: Fronts) -> None:
