@@ -26,7 +26,7 @@ class Merge(msgspec.Struct, forbid_unknown_fields=True):
     second: int
 
 
-class Move(msgspec.Struct, forbid_unknown_fields=True):
+class RangeMove(msgspec.Struct, forbid_unknown_fields=True):
     range: int
     to: str
     """The name of the shard that gets it."""
@@ -67,7 +67,7 @@ async def merge(call: Call) -> Answer:
 
 async def move(call: Call) -> Answer:
     """Start a job that carries a range to another shard."""
-    fleet, asked = _writable(call), call.decode(Move)
+    fleet, asked = _writable(call), call.decode(RangeMove)
     jobs, title = call.services.jobs, f"Move range {asked.range} to {asked.to}"
     job = jobs.start("move", NO_ACCOUNT, title, lambda job: fleet.move(job, asked.range, asked.to))
     return job.shown(jobs.now())
