@@ -9,8 +9,10 @@ DEV := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
 RELEASE := $(VENV)/.installed-release
 CLIENTS := .cache/clients
+SUITES := .cache/suites
 WORKERS ?= 3
 FRONT_ENDS ?= 1
+SHARDS ?= 1
 ARGS ?=
 UPGRADE ?= --upgrade
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -23,7 +25,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versi
 LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --strip-extras pyproject.toml
 
-.PHONY: help serve fleet test test-all proof wire-postgresql soak chaos azurite check format bench instructions clients docs docs-links release lock clean
+.PHONY: help serve fleet test test-all proof wire-postgresql soak chaos azurite check format bench instructions clients suites docs docs-links release lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +45,9 @@ proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models 
 test-all: $(DEV) ## Run the core of the tests on every Python from 3.11 on that this machine has
 	$(BIN)/python tools/test_all.py
 
-wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; POOLER=pgbouncer; ARGS="-k merge" passes on)
+wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; SHARDS=3: while ranges move; POOLER=pgbouncer)
 	PARTITA_TEST_STORE=postgresql PARTITA_TEST_FRONT_ENDS=$(FRONT_ENDS) \
-		PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
+		PARTITA_TEST_SHARDS=$(SHARDS) PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
 		-m "not soak" tests/wire $(ARGS)
 
 soak: $(DEV) ## Run every test with its full counts, then chaos for two hours (not with ARGS)
@@ -92,6 +94,9 @@ instructions: $(DEV) ## Count instructions per request (needs valgrind; BASE=mai
 clients: $(DEV) $(CLIENTS)/.installed ## Run clients of others against a server (ARGS="-k celery" passes on)
 	PARTITA_CLIENTS=$(abspath $(CLIENTS)) $(PYTEST) tests/clients $(ARGS)
 
+suites: $(DEV) $(SUITES)/.installed ## Run the tests of the Azure SDKs themselves, over https (ARGS="blobs -k lease" passes on)
+	$(BIN)/python tests/clients/suites/run.py $(ARGS)
+
 docs: $(DOCS) ## Build the site from docs and code into site/; warnings and broken links fail
 	$(BIN)/python tools/draw_diagrams.py --check
 	$(BIN)/sphinx-build -q -W --keep-going -E -j auto -c docs/sphinx -d .cache/doctrees . site
@@ -115,6 +120,8 @@ lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml (UP
 		--output-file requirements/release.txt
 	$(LOCK) $(UPGRADE) --extra azure --extra shards requirements/clients.in requirements/build.in \
 		--output-file requirements/clients.txt
+	$(LOCK) $(UPGRADE) --extra azure --extra oauth requirements/suites.in \
+		--output-file requirements/suites.txt
 
 clean: ## Remove everything that these targets made, but no data
 	rm -rf .venv .venv-* tests/wire/js/node_modules tests/console/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -137,6 +144,11 @@ $(CLIENTS)/.installed: requirements/clients.txt
 	$(PYTHON) -m venv $(CLIENTS)
 	$(subst $(BIN),$(CLIENTS)/bin,$(INSTALL)) --require-hashes -r requirements/clients.txt
 	$(subst $(BIN),$(CLIENTS)/bin,$(INSTALL)) --no-deps --no-build-isolation .
+	@touch $@
+
+$(SUITES)/.installed: requirements/suites.txt
+	$(PYTHON) -m venv $(SUITES)
+	$(subst $(BIN),$(SUITES)/bin,$(INSTALL)) --require-hashes -r requirements/suites.txt
 	@touch $@
 
 $(RELEASE): $(VENV)/pyvenv.cfg requirements/release.txt

@@ -15,6 +15,7 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.scaleout.catalog.shards import Shard
+from partita.scaleout.catalog.staleness import STALE
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.control import exclusive, moving, range_copy
@@ -22,7 +23,7 @@ from partita.scaleout.control.control import Control
 from partita.scaleout.control.jobs import open_session, opened_together
 from partita.scaleout.control.states import MoveOutcome, MoveProgress, MoveStep
 from partita.scaleout.schema.locks import RANGE_LOCKS
-from partita.scaleout.tables.trips import STALE, Change, Read, Row
+from partita.scaleout.tables.trips import Change, Read, Row
 from partita.storage.durability import Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
@@ -495,13 +496,13 @@ async def test_a_range_that_is_closed_for_too_long_is_opened_again(
 ) -> None:
     await fill(session)
     monkeypatch.setattr(moving, "CLOSED_SECONDS_MAX", 0.05)
-    carry = range_copy.RangeCopy.carry_removed
+    carry = range_copy.RangeCopy.carry_order
 
     async def slow(self: range_copy.RangeCopy) -> None:
         await carry(self)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(range_copy.RangeCopy, "carry_removed", slow)
+    monkeypatch.setattr(range_copy.RangeCopy, "carry_order", slow)
     with pytest.raises(UnavailableError) as refused:
         await session.control.move((await session.only()).id, THERE)
 

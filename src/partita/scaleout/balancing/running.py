@@ -25,6 +25,7 @@ from partita.scaleout.balancing.picture import Picture
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.control.control import Control
+from partita.scaleout.control.states import ThrottleState
 from partita.scaleout.schema.locks import BALANCE_JOB, JOB_LOCKS
 from partita.storage.durability import Durability
 from partita.ticks import Clock
@@ -92,6 +93,10 @@ class Balancer:
     async def resume(self) -> None:
         """Complete or take back what processes that died have left."""
         await self._control.resume()
+
+    async def throttles(self) -> list[ThrottleState]:
+        """Return the partitions whose rate is limited."""
+        return await self._control.throttles()
 
     async def _perform(self, action: Action) -> Done:
         try:

@@ -47,7 +47,7 @@ _LIST = "SELECT partita.list_shard_1($1, $2, $3, $4)"
 _DRAIN = "SELECT partita.drain_shard_1($1)"
 _REMOVE = "SELECT ranges, jobs FROM partita.remove_shard_1($1)"
 _LOCK_MARK = f"SELECT pg_try_advisory_lock({JOB_LOCKS}, {MARK_JOB}) AS is_taken"
-_LOCK_TABLES = "LOCK TABLE partita.tables IN SHARE MODE"
+_LOCK_TABLES = "LOCK TABLE partita.tables, partita.queue IN SHARE MODE"
 _POINT = "SELECT pg_create_restore_point($1)::text AS place"
 
 
@@ -136,7 +136,7 @@ class Membership:
                 if shard.id == HOME
                 else "Only a shard that is draining can be removed.",
                 facts={"shard": shard.name},
-                hint="It can be drained: then it has no ranges of tables."
+                hint="It can be drained: then it has no ranges."
                 if shard.id == HOME
                 else f"Run `partita fleet drain {shard.name}` first.",
             )
@@ -171,8 +171,9 @@ class Membership:
     async def mark(self, name: str) -> Mapping[str, str]:
         """Make a restore point of this name on the catalog and all shards.
 
-        Return the place in the log of each. Meanwhile no range changes its owner, and no table is
-        created or dropped, so that restoring all of them to the point gives one state of the fleet.
+        Return the place in the log of each. Meanwhile no range changes its owner, and no table or
+        queue is created or dropped, so that restoring all of them to the point gives one state of
+        the fleet.
         """
         _check_point(name)
         shards = await self._looking.shards()

@@ -16,11 +16,11 @@ import msgspec
 
 from partita.errors import PartitaError
 from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.catalog.staleness import STALE, Stale
 from partita.scaleout.connections.link import Link
 from partita.scaleout.tables import dialect, learned
 from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.learned import PartitionIndexes
-from partita.scaleout.tables.trips import STALE, Stale
 from partita.tables import pushdown
 from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import Entity, EntityKey, stored_entity

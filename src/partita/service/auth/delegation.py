@@ -6,13 +6,14 @@ permitted when it was made is part of the computation: a SAS never permits more.
 """
 
 import binascii
+import re
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 import msgspec
 
 from partita.errors import NotAuthorizedError
-from partita.refusals import invalid_xml_value, not_implemented
+from partita.refusals import invalid_xml_value
 from partita.service.auth.bearer import Identity
 from partita.service.auth.policy import parse_time
 from partita.service.auth.roles import DELEGATED
@@ -31,9 +32,11 @@ from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 KEY_DAYS_MAX = 7
 """How long a key is valid at most, from the time when it is made."""
 KEY_TERMS_BYTES_MAX = 4 * 1024
+_TERMS = ("Start", "Expiry", "DelegatedUserTid")
 
-_PURPOSE = "UserDelegationKey1"
+_PURPOSE, _PURPOSE_FOR_USERS = "UserDelegationKey1", "UserDelegationKey2"
 """The first line of the signed text: no other text that an account key signs begins with it."""
+_TENANT = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class KeyTerms(msgspec.Struct, frozen=True):
@@ -41,6 +44,8 @@ class KeyTerms(msgspec.Struct, frozen=True):
 
     expiry: int
     start: int = 0
+    user_tid: str = ""
+    """The tenant of the users that SAS of the key are for; empty: they need not name a user."""
 
 
 class DelegationKey(msgspec.Struct, frozen=True):
@@ -52,6 +57,7 @@ class DelegationKey(msgspec.Struct, frozen=True):
     expiry: str
     service: str
     version: str
+    user_tid: str = ""
 
     def is_valid_at(self, now: int) -> bool:
         """Return whether the key is valid at this time."""
@@ -61,7 +67,10 @@ class DelegationKey(msgspec.Struct, frozen=True):
     def value(self, key: SigningKey, account: str, letters: str) -> bytes:
         """Return the secret of the key, for an owner whose roles permit these letters."""
         fields = (self.oid, self.tid, self.start, self.expiry, self.service, self.version)
-        return key.signature("\n".join((_PURPOSE, account, *fields, letters)))
+        if not self.user_tid:
+            return key.signature("\n".join((_PURPOSE, account, *fields, letters)))
+        users = (_PURPOSE_FOR_USERS, account, *fields, self.user_tid, letters)
+        return key.signature("\n".join(users))
 
     def signing_keys(
         self, keys: Sequence[SigningKey], account: str
@@ -79,17 +88,26 @@ def parse_key_terms(body: bytes) -> KeyTerms:
     10000000
     """
     times: dict[str, int] = {}
+    tenants: list[str] = []
     for child in parse_xml(body, "KeyInfo", bytes_max=KEY_TERMS_BYTES_MAX, elements_max=8):
         name = name_of(child)
-        if name == "DelegatedUserTid" and text_of(child):
-            raise not_implemented("Omit DelegatedUserTid: keys are for the owner of the token.")
-        if name in times or name not in ("Start", "Expiry", "DelegatedUserTid"):
+        is_tenant = name == "DelegatedUserTid"
+        if name in times or (is_tenant and tenants) or name not in _TERMS:
             raise not_valid(hint="Use one Start and one Expiry in KeyInfo.")
-        if name != "DelegatedUserTid":
+        if is_tenant:
+            tenants.append(_tenant(child))
+        else:
             times[name] = _time(child)
     if "Expiry" not in times:
         raise not_valid(hint="Give Expiry in KeyInfo.")
-    return KeyTerms(times["Expiry"], times.get("Start", 0))
+    return KeyTerms(times["Expiry"], times.get("Start", 0), "".join(tenants))
+
+
+def _tenant(element: Element) -> str:
+    text = text_of(element).strip()
+    if text and not _TENANT.fullmatch(text):
+        raise invalid_xml_value(hint="Use the identifier of a tenant for DelegatedUserTid.")
+    return text
 
 
 def _time(element: Element) -> int:
@@ -111,9 +129,8 @@ def make_key(
         raise invalid_xml_value(
             hint=f"Use an Expiry after Start, in the future and within {KEY_DAYS_MAX} days."
         )
-    return DelegationKey(
-        identity.oid, identity.tid, _seconds(start), _seconds(terms.expiry), service, version
-    )
+    times = _seconds(start), _seconds(terms.expiry)
+    return DelegationKey(identity.oid, identity.tid, *times, service, version, terms.user_tid)
 
 
 def print_key(key: DelegationKey, value: bytes) -> bytes:
@@ -125,6 +142,7 @@ def print_key(key: DelegationKey, value: bytes) -> bytes:
         "SignedExpiry": key.expiry,
         "SignedService": key.service,
         "SignedVersion": key.version,
+        **({"SignedDelegatedUserTid": key.user_tid} if key.user_tid else {}),
         "Value": binascii.b2a_base64(value, newline=False).decode(),
     }
     content = "".join(text_element(name, text) for name, text in texts.items())

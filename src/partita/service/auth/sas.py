@@ -116,6 +116,8 @@ _FIELDS = {
     "ske": "key_expiry",
     "sks": "key_service",
     "skv": "key_version",
+    "skdutid": "user_tid",
+    "sduoid": "user_oid",
     "scid": "correlation_id",
     "sig": "signature",
 }
@@ -129,8 +131,8 @@ _FOREIGN = {
 """Fields that a service does not sign, and therefore ignores."""
 _KEY_FIELDS = ("key_oid", "key_tid", "key_start", "key_expiry", "key_service", "key_version")
 """Fields of a token that is signed with a user delegation key, in the order of its signature."""
-_RESTRICTED = frozenset({"saoid", "suoid", "skdutid", "sduoid", "srh", "srq"})
-"""Fields that restrict such a token to a user or to headers: it is refused with one of them."""
+_RESTRICTED = frozenset({"saoid", "suoid", "srh", "srq"})
+"""Fields that name a user of the file system or headers: a token is refused with one of them."""
 _CORRELATION_VERSION = "2020-02-10"
 """The first version that signs the fields saoid, suoid and scid."""
 _USER_VERSION = "2025-07-05"
@@ -345,6 +347,10 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_expiry: str = ""
     key_service: str = ""
     key_version: str = ""
+    user_tid: str = ""
+    """The tenant of the user, if the key was made for users of one."""
+    user_oid: str = ""
+    """The only user who may use it, with a bearer token."""
     correlation_id: str = ""
     snapshot: str = ""
     """The blob snapshot or version of the request, if `resource` says that it is signed."""
@@ -361,7 +367,22 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def key(self) -> DelegationKey:
         """The user delegation key that it is signed with."""
-        return DelegationKey(*(getattr(self, field) for field in _KEY_FIELDS))
+        return DelegationKey(
+            self.key_oid,
+            self.key_tid,
+            self.key_start,
+            self.key_expiry,
+            self.key_service,
+            self.key_version,
+            self.user_tid,
+        )
+
+    @property
+    def user(self) -> Identity | None:
+        """The only user who may use it; None: everyone who has it."""
+        if not self.user_oid:
+            return None
+        return Identity(self.user_oid, self.user_tid or self.key_tid)
 
     @property
     def name(self) -> str:
@@ -418,8 +439,8 @@ def _behind(partition_key: str, row_key: str) -> EntityKey:
 
 
 def check_single_credential(request: Request, sas: Sas | None) -> None:
-    """Raise if a request has both a SAS and an Authorization header."""
-    if sas is not None and "authorization" in request.headers:
+    """Raise if a request has both a SAS and an Authorization header, unless a user is named."""
+    if sas is not None and sas.user is None and "authorization" in request.headers:
         raise malformed(hint="Send a SAS or an Authorization header, not both.")
 
 
@@ -524,7 +545,10 @@ def _check_kind(sas: Sas, service: str) -> None:
 def _check_delegated(sas: Sas, service: str) -> None:
     """Refuse a token with some fields of a user delegation key that is not signed with one."""
     given = [bool(getattr(sas, field)) for field in _KEY_FIELDS]
-    if not any(given):
+    names_user = bool(sas.user_oid or sas.user_tid)
+    if names_user and (sas.version < _USER_VERSION or not sas.user_oid):
+        raise _forbidden("")
+    if not any(given) and not names_user:
         return
     if not all(given) or sas.is_account_sas or sas.policy_id or sas.key_service != service:
         raise _forbidden("")
@@ -595,14 +619,20 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
     peer: str,
     scheme: str,
     allows_delegation: bool = False,
+    user: Identity | None = None,
 ) -> Grant:
     """Return the grant of a token: check time, protocol, address, signature, stored policy.
 
     `policies` are those of the scope of the token; they are used only with `sas.policy_id`.
-    `allows_delegation` accepts the signature of a user delegation key.
+    `allows_delegation` accepts the signature of a user delegation key, `user` is the owner of the
+    bearer token that was sent beside it.
     """
     if sas.is_delegated and not allows_delegation:
         raise _forbidden("")
+    if sas.user is not None and sas.user != user:
+        raise authentication_failed(
+            hint="The SAS is for one user: send a bearer token of that user beside it."
+        )
     _check_window(sas.start, sas.expiry, now)
     if sas.protocols == "https" and scheme != "https":
         raise _forbidden(
@@ -677,7 +707,7 @@ def _key_slots(sas: Sas, service: str) -> list[str]:
     if service == "b" and sas.version >= _CORRELATION_VERSION:
         slots += ["", "", sas.correlation_id]
     if sas.version >= _USER_VERSION:
-        slots += ["", ""]
+        slots += [sas.user_tid, sas.user_oid]
     return slots
 
 

@@ -92,7 +92,7 @@ def forget(shard_map: OpenMap, mapping: Any) -> None:
     if isinstance(mapping, Mapping):
         shard_map.cache.remove(mapping.id)
         return
-    keys = shard_map.keys_of(mapping)
+    keys = shard_map.encode_given(mapping)
     for cached in shard_map.cache.mappings():
         if keys.intersects(cached.key_range):
             shard_map.cache.remove(cached.id)
@@ -113,7 +113,7 @@ def mappings(
 
     The range may be a single key, or a mapping.
     """
-    wanted = KeyRange() if range is None else shard_map.keys_of(range)
+    wanted = KeyRange() if range is None else shard_map.encode_given(range)
     if shard is not None and not isinstance(shard, Shard):
         shard = get_shard(shard_map, shard)
 

@@ -107,7 +107,7 @@ class OpenMap:
         """Return the argument of create_mapping() and mappings() in bytes."""
         return encode_range(checked_range(given), self.key_type)
 
-    def keys_of(self, given: Any) -> KeyRange:
+    def encode_given(self, given: Any) -> KeyRange:
         """Return the keys of a mapping, of a range, or a single key, in bytes."""
         if isinstance(given, Mapping):
             return given.key_range

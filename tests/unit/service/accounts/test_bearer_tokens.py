@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from partita.clock import ManualClock
@@ -510,7 +511,7 @@ async def test_a_delegation_key_of_blobs_is_not_one_of_queues(served: Fronts) ->
 
 
 @pytest.mark.parametrize(
-    "extra", ["saoid=a", "suoid=a", "sduoid=a", "skdutid=a", "srh=a", "srq=a", "si=policy"]
+    "extra", ["saoid=a", "suoid=a", "skdutid=a", "srh=a", "srq=a", "si=policy"]
 )
 async def test_a_delegated_sas_with_a_restriction_that_is_unknown_here_is_refused(
     served: Fronts, extra: str
@@ -520,6 +521,109 @@ async def test_a_delegated_sas_with_a_restriction_that_is_unknown_here_is_refuse
     answer = await use(served, "blobs", "GET", "/photos/a", f"{sas}&{extra}")
 
     assert answer == "403 AuthorizationFailure"
+
+
+# A SAS for one user
+
+
+USERS_VERSION = "2025-07-05"
+FRIEND = "6f1a0c1e-0000-4000-8000-000000000003"
+
+
+def for_user(found: dict[str, str], **changed: str) -> str:
+    """Return a SAS for the owner of the key, of a version that signs the user."""
+    return delegated(found, "rl", **{"version": USERS_VERSION, "user_oid": issuers.OID, **changed})
+
+
+async def list_with(
+    fronts: Fronts, sas: str, oid: str = issuers.OID, tid: str = issuers.TID
+) -> str:
+    """List a container with a SAS and a token of a user without roles."""
+    token = issuers.token(issuers.claims(seconds(fronts.clock), oid=oid, tid=tid))
+    target = f"/photos?restype=container&comp=list&{sas}"
+    return told(await ask(fronts, "blobs", "GET", target, token=token))
+
+
+async def test_a_sas_for_a_user_needs_a_token_of_that_user(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    found = await delegation_key(served, "blobs", "Storage Blob Data Reader")
+    sas, friends = for_user(found), for_user(found, user_oid=FRIEND)
+    wrong = "403 AuthenticationFailed"
+
+    assert await list_with(served, sas) == "200"
+    assert await list_with(served, friends, oid=FRIEND) == "200"
+    assert await list_with(served, friends) == wrong
+    assert await list_with(served, sas, oid=FRIEND) == wrong
+    assert await list_with(served, sas, tid=FRIEND) == wrong
+    assert await use(served, "blobs", "GET", "/photos?restype=container&comp=list", sas) == wrong
+
+
+async def test_a_sas_for_a_user_is_not_one_without_the_user(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    found = await delegation_key(served, "blobs", "Storage Blob Data Reader")
+    sas = for_user(found)
+    without = sas.replace(f"&sduoid={issuers.OID}", "")
+    old = for_user(found, version="2020-02-10")
+    unbound = delegated(found, "rl", version=USERS_VERSION)
+
+    assert without != sas
+    for changed in (without, f"{unbound}&sduoid={issuers.OID}"):
+        assert await list_with(served, changed) in (
+            "403 AuthenticationFailed",
+            "400 InvalidAuthenticationInfo",
+        )
+    assert await list_with(served, old) == "403 AuthorizationFailure"
+
+
+async def test_a_sas_for_a_user_permits_no_more_than_its_letters(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    found = await delegation_key(served, "blobs", "Storage Blob Data Owner")
+    claims = issuers.claims(seconds(served.clock), "Storage Blob Data Owner")
+
+    answer = await ask(
+        served, "blobs", "DELETE", f"/photos/a?{for_user(found)}", token=issuers.token(claims)
+    )
+
+    assert told(answer) == "403 AuthorizationPermissionMismatch"
+
+
+async def test_an_expired_token_does_not_prove_a_user(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    sas = for_user(await delegation_key(served, "blobs", "Storage Blob Data Reader"))
+    token = issuers.token(issuers.claims(seconds(served.clock) - 7200))
+
+    answer = await ask(
+        served, "blobs", "GET", f"/photos?restype=container&comp=list&{sas}", token=token
+    )
+
+    assert told(answer) == "401 InvalidAuthenticationInfo"
+
+
+async def test_a_key_for_the_users_of_a_tenant_signs_sas_for_them_only(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    body = key_terms(served.clock).replace(
+        b"</KeyInfo>", f"<DelegatedUserTid>{FRIEND}</DelegatedUserTid></KeyInfo>".encode()
+    )
+    found = await delegation_key(served, "blobs", "Storage Blob Data Reader", body=body)
+    sas = for_user(found, user_tid=FRIEND)
+
+    assert found["SignedDelegatedUserTid"] == FRIEND
+    assert await list_with(served, sas, tid=FRIEND) == "200"
+    assert await list_with(served, sas) == "403 AuthenticationFailed"
+    assert await list_with(served, for_user(found)) == "403 AuthenticationFailed"
+    anyone = delegated(found, "rl", version=USERS_VERSION)
+    listing = "/photos?restype=container&comp=list"
+    assert await use(served, "blobs", "GET", listing, anyone) == "403 AuthenticationFailed"
+
+
+async def test_the_tenant_of_a_key_is_an_identifier(served: Fronts) -> None:
+    body = key_terms(served.clock).replace(
+        b"</KeyInfo>", b"<DelegatedUserTid>a b</DelegatedUserTid></KeyInfo>"
+    )
+
+    answer = await ask(served, "blobs", "POST", KEY, body, roles=("Storage Blob Delegator",))
+
+    assert told(answer) == "400 InvalidXmlNodeValue"
 
 
 async def test_replacing_the_account_key_revokes_delegation_keys(served: Fronts) -> None:
@@ -601,3 +705,72 @@ async def test_a_point_read_checks_the_token_as_every_request(
 
     answer = begun if isinstance(begun, Response) else await begun
     assert answer.status == (200 if issuer_key == "first" else 401)
+
+
+# Copies whose source is read with a token
+
+
+async def copy_with(
+    fronts: Fronts, token: str, query: str = "", *, scheme: str = "https", host: str = ""
+) -> str:
+    """Copy the blob a, of another account, with a token for it; return the answer."""
+    source = f"http://{host or '127.0.0.1:10000'}/devstoreaccount1/photos/a{query}"
+    request = fronts.request(
+        "blobs",
+        "PUT",
+        "/copies/b",
+        headers={
+            "x-ms-copy-source": source,
+            "x-ms-copy-source-authorization": token,
+            "x-ms-requires-sync": "true",
+        },
+        account=PRIVATE_ACCOUNT,
+    )
+    whole = msgspec.structs.replace(request, scheme=scheme, peer="192.0.2.7")
+    return told(await fronts.fronts["blobs"].respond(whole))
+
+
+@pytest.fixture
+async def source(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    await served.accounts[PRIVATE_ACCOUNT].blobs.containers.create_container("copies")
+    await served.ask("blobs", "PUT", "/photos/a", b"1", {"x-ms-blob-type": "BlockBlob"})
+
+
+def bearer_of(fronts: Fronts, *roles: str, **changed: object) -> str:
+    return f"Bearer {issuers.token(issuers.claims(seconds(fronts.clock), *roles, **changed))}"
+
+
+@pytest.mark.usefixtures("source")
+async def test_the_source_of_a_copy_is_read_with_a_token_of_its_own(served: Fronts) -> None:
+    assert await copy_with(served, bearer_of(served, "Storage Blob Data Reader")) == "202"
+    copied = await served.ask("blobs", "GET", "/copies/b", account=PRIVATE_ACCOUNT)
+    assert copied.body == b"1"
+
+
+@pytest.mark.usefixtures("source")
+async def test_a_token_that_may_not_read_the_source_copies_nothing(served: Fronts) -> None:
+    reader = bearer_of(served, "Storage Blob Data Reader")
+    expired = bearer_of(served, "Storage Blob Data Reader", exp=int(seconds(served.clock)) - 3600)
+    forged = f"{reader[:-8]}AAAAAAAA"
+    sas = served.blob_token("r", "photos")
+    none = {"alg": "none"}
+    unsigned = issuers.segments(none, issuers.claims(seconds(served.clock), "StorageBlobDataOwner"))
+    refused = "403 CannotVerifyCopySource"
+
+    assert await copy_with(served, bearer_of(served)) == refused
+    assert await copy_with(served, bearer_of(served, "Storage Queue Data Owner")) == refused
+    for token in (expired, forged, f"Bearer {unsigned}", "Basic dTpw", "Bearer ", "Bearer"):
+        assert await copy_with(served, token) == refused
+    assert await copy_with(served, reader, f"?{sas}") == refused
+    assert await copy_with(served, reader, scheme="http") == refused
+    served.served.issuer = None
+    assert await copy_with(served, reader) == refused
+
+
+@pytest.mark.usefixtures("source")
+async def test_a_token_is_not_sent_to_another_server(served: Fronts) -> None:
+    served.served.copy_hosts = frozenset({"data.example"})
+    token = bearer_of(served, "Storage Blob Data Reader")
+
+    assert await copy_with(served, token, host="data.example") == "501 NotImplemented"
