@@ -58,12 +58,10 @@ class RangeShown(msgspec.Struct, frozen=True):
 
 
 class TableShown(msgspec.Struct, frozen=True):
-    """A table, or a queue with its only range."""
-
     account: str
-    name: str
-    """Of a queue with the word queue before it, so that no table has it."""
     kind: str
+    """table, or queue: a queue is one range."""
+    name: str
     ranges: list[RangeShown]
 
 
@@ -184,7 +182,7 @@ class ShardFleet:
         def note(moved: "RangeState", progress: "MoveProgress") -> None:
             self._progress[moved.id] = progress
             _note(job, progress)
-            job.note = f"range {moved.id} of {_name_of(moved)}: {progress.step}"
+            job.note = f"range {moved.id} of {moved.table}: {progress.step}"
 
         try:
             await (await self.control()).drain(shard, progress=note)
@@ -269,11 +267,10 @@ def _tables(
     ranges: "Sequence[RangeState]", loads: "dict[int, RangeLoad]", capacity: float
 ) -> list[TableShown]:
     tables = []
-    for (account, _, queue), found in groupby(ranges, attrgetter("account", "table", "queue")):
+    for (account, table, queue), found in groupby(ranges, attrgetter("account", "table", "queue")):
         shown = []
-        name = ""
         for each in found:
-            name, load = _name_of(each), loads.get(each.id)
+            load = loads.get(each.id)
             rate = 0.0 if load is None else load.load
             hot = load.hot_key if load is not None and load.hot_share > 0.5 and rate else None
             shown.append(
@@ -282,12 +279,8 @@ def _tables(
                     *(round(rate, 1), round(rate / capacity, 4), hot),
                 )
             )
-        tables.append(TableShown(account, name, "queue" if queue else "table", shown))
+        tables.append(TableShown(account, "queue" if queue else "table", queue or table, shown))
     return tables
-
-
-def _name_of(moved: "RangeState") -> str:
-    return moved.table or f"queue {moved.queue}"
 
 
 def _advice(decision: "Decision") -> list[AdviceShown]:
