@@ -75,9 +75,7 @@ async def _measure(
     fleet = await Fleet.open(postgres.url())
     try:
         store = (await fleet.stores("bench")).tables
-        ours, theirs = [await store.create_table(name) for name in ("ours", "theirs")]
-        for table in (ours, theirs):
-            await fill(store, table, entities)
+        ours, theirs = [await filled(store, name, entities) for name in ("ours", "theirs")]
         unfenced = await _prepare(postgres)
         pgbench = _pgbench(postgres, folder, theirs, entities)
         requests = {
@@ -100,6 +98,12 @@ async def _measure(
     finally:
         await fleet.close()
     return slices
+
+
+async def filled(store: TableStore, name: str, entities: int) -> Table:
+    table = await store.create_table(name)
+    await fill(store, table, entities)
+    return table
 
 
 async def fill(store: TableStore, table: Table, entities: int) -> None:

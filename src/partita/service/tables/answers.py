@@ -84,7 +84,7 @@ def change_answer(entity: Entity | None, call: Change, root: str, account: str) 
         return Response(204)
     is_insert = isinstance(call.operation, Insert)
     headers: Headers = [("ETag", entity.etag)]
-    location = entity_url(root, call.table, entity.key) if is_insert else ""
+    location = entity_url(root, call.table, call.operation.key) if is_insert else ""
     if is_insert:
         headers.append(("Location", location))
     if call.preference is not None:
