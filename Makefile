@@ -12,6 +12,7 @@ CLIENTS := .cache/clients
 SUITES := .cache/suites
 WORKERS ?= 3
 FRONT_ENDS ?= 1
+SHARDS ?= 1
 ARGS ?=
 UPGRADE ?= --upgrade
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -44,9 +45,9 @@ proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models 
 test-all: $(DEV) ## Run the core of the tests on every Python from 3.11 on that this machine has
 	$(BIN)/python tools/test_all.py
 
-wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; POOLER=pgbouncer; ARGS="-k merge" passes on)
+wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; SHARDS=3: while ranges move; POOLER=pgbouncer)
 	PARTITA_TEST_STORE=postgresql PARTITA_TEST_FRONT_ENDS=$(FRONT_ENDS) \
-		PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
+		PARTITA_TEST_SHARDS=$(SHARDS) PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
 		-m "not soak" tests/wire $(ARGS)
 
 soak: $(DEV) ## Run every test with its full counts, then chaos for two hours (not with ARGS)

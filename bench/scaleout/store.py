@@ -102,11 +102,24 @@ async def _measure(
 
 async def filled(store: TableStore, name: str, entities: int) -> Table:
     table = await store.create_table(name)
+    await fill(store, table, entities)
+    return table
+
+
+async def fill(store: TableStore, table: Table, entities: int) -> None:
     for first in range(0, entities, workload.GROUP_OPERATIONS):
         numbers = range(first, first + workload.GROUP_OPERATIONS)
         group = EntityGroup([Insert(key_of(number), properties_of(number)) for number in numbers])
         await _change(store, table, group)
-    return table
+
+
+async def vacuum(postgres: LocalPostgres) -> None:
+    """Do at once what later would be paid for by one of the sides."""
+    connection = await asyncpg.connect(postgres.url())
+    try:
+        await connection.execute("VACUUM ANALYZE partita.entity")
+    finally:
+        await connection.close()
 
 
 async def _change(store: TableStore, table: Table, group: EntityGroup) -> None:
@@ -198,10 +211,9 @@ def _pgbench(postgres: LocalPostgres, folder: Path, table: Table, entities: int)
 
 async def _prepare(postgres: LocalPostgres) -> Mapping[str, str]:
     """Create a variant of the function that writes; return the statements of the variants."""
+    await vacuum(postgres)
     connection = await asyncpg.connect(postgres.url())
     try:
-        # At once: later it would be paid for by one of the sides.
-        await connection.execute("VACUUM ANALYZE partita.entity")
         defined = await connection.fetchval(
             "SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n"
             " ON n.oid = p.pronamespace WHERE n.nspname = 'partita' AND p.proname = 'write_2'"

@@ -39,6 +39,7 @@ async def _seed(url: str) -> None:
         engine = TableEngine(tables)
         await engine.create_table("Orders")
         await engine.create_table("Customers")
+        await (await fleet.stores(ACCOUNT)).queues.create_queue("to-ship", {})
         for number in range(100):
             key = EntityKey(f"c{number:03}", "1")
             await engine.run("Orders", EntityGroup([InsertOrReplace(key, {"Total": number})]))
@@ -121,6 +122,18 @@ def test_a_shard_is_drained_after_its_name_was_typed(api: Api) -> None:
     assert {each["shard"] for each in ranges_of(api)}.isdisjoint({source})
 
 
+def test_a_queue_is_one_range_that_can_be_moved(api: Api) -> None:
+    tables = api.get("/fleet").json["tables"]
+    (queue,) = [each for each in tables if each["kind"] == "queue"]
+    (only,) = queue["ranges"]
+    other = {"shard-1": "shard-2", "shard-2": "shard-1"}[only["shard"]]
+
+    done = api.finish(api.post("/fleet/move", {"range": only["id"], "to": other}))
+
+    assert (queue["name"], done["state"]) == ("to-ship", "done")
+    assert ranges_of(api, "to-ship")[0]["shard"] == other
+
+
 def test_a_move_that_fails_says_why(api: Api) -> None:
     (whole,) = ranges_of(api)
 
@@ -166,7 +179,7 @@ def test_ranges_are_split_moved_and_drained_in_the_browser(
 
     page.goto(seeded.address)
     page.get_by_role("heading", name="Fleet").wait_for()
-    page.get_by_label("Table", exact=True).select_option(label=f"Orders ({ACCOUNT})")
+    page.get_by_label("Table or queue", exact=True).select_option(label=f"Orders ({ACCOUNT})")
     page.get_by_role("heading", name="Ranges of Orders").wait_for()
     page.get_by_text("A partition is not divided").wait_for()
     assert violations(page, axe) == []

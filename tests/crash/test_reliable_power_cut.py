@@ -33,7 +33,7 @@ from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
 from partita.reliable.state import blocks as blocks_module
 from partita.reliable.state.records import FORMAT, Entry, Record, encode_record, record_hash
-from partita.reliable.state.state import Collection, KeptOutcome, State
+from partita.reliable.state.state import Collection, KeptOutcome, State, Touched
 from partita.reliable.storage import checkpoint as checkpoint_module
 from partita.reliable.storage import increments as increments_module
 from partita.reliable.storage.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
@@ -554,7 +554,7 @@ def test_an_increment_that_misses_rows_is_found_out(monkeypatch: pytest.MonkeyPa
     pieces = Collection.touched_pieces
 
     def some(
-        collection: Collection, sequence: int, since: int, touched: dict[bytes, bool]
+        collection: Collection, sequence: int, since: int, touched: Touched
     ) -> Iterator[dict[bytes, bytes]]:
         for piece in pieces(collection, sequence, since, touched):
             yield dict(list(piece.items())[1:])

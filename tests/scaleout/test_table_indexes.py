@@ -5,6 +5,7 @@ Each rule that keeps an index from being used too long has a sibling that breaks
 
 import asyncio
 import random
+import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from partita.scaleout.schema.entities import VERSIONS
 from partita.scaleout.tables import learned, trips
+from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.learned import PartitionIndexes
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
@@ -168,6 +170,21 @@ async def test_pages_by_an_index_continue_at_every_entity(fronts: Fronts) -> Non
             if start is None:
                 break
         assert found == whole
+
+
+async def test_entities_are_found_by_their_keys(fronts: Fronts) -> None:
+    """Without statistics, PostgreSQL would compare each entity of the partition with each key."""
+    await fronts.fill(100)
+    tid = (await fronts.table).id
+    where, keys = where_of(PARTITION)
+    statement = numbered(learned._CHOSEN.format(where=where))
+    values = "p", tid, '["00001","00002"]', tid, *keys, 0, 1000, 1000, 0, 0
+    async with fronts.stores[0].fleet.pool.link() as link:
+        rows = await link.read(f"EXPLAIN {statement}", *values)
+    plan = "\n".join([row[0] for row in rows])
+
+    assert re.search(r"Index Cond: .*rk = k\.chosen", plan), plan
+    assert "Join Filter" not in plan
 
 
 async def test_many_entities_are_not_read_one_by_one(fronts: Fronts) -> None:

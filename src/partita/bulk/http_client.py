@@ -187,7 +187,10 @@ def _printed(request: Request, host: str) -> list[bytes]:
     if request.body or request.method in ("POST", "PUT", "PATCH"):
         lines.append(f"Content-Length: {len(request.body)}\r\n")
     lines.append("\r\n")
-    return ["".join(lines).encode("latin-1"), request.body]
+    head = "".join(lines).encode("latin-1")
+    # From Python 3.12 on, an empty piece stays in the buffer of asyncio's own transport: it wakes
+    # the loop without end, and the connection is never closed.
+    return [head, request.body] if request.body else [head]
 
 
 def _reason(error: BaseException) -> str:

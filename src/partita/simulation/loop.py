@@ -202,11 +202,13 @@ class SimLoop(asyncio.BaseEventLoop):
         if len(batch) > 1:
             batch.sort(key=_label_first)
             self._random.shuffle(batch)
-        for label, handle in batch:
-            if not handle.cancelled():
-                self._step(label, handle)
+        batch.reverse()
+        while batch:
+            self._step(*batch.pop())
 
     def _step(self, label: str, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
         node = cast("contextvars.Context", handle._context).get(_node)  # type: ignore[attr-defined]  # noqa: SLF001
         if node is not None and (node.is_dead or node.is_paused):
             if not node.is_dead:
@@ -217,6 +219,8 @@ class SimLoop(asyncio.BaseEventLoop):
             raise SpinningError(self._text(f"more than {self._steps_max} steps; now {label}"))
         self._hash.update(label.encode())
         handle._run()  # noqa: SLF001 - as every asyncio loop does
+        # The traceback of an error keeps this frame: a task in it would not be told as unseen.
+        del handle
 
     def _jump(self) -> None:
         """Advance the time to the next timer: nothing else can happen before it."""

@@ -8,6 +8,7 @@ lead to it. Tests that fail are listed in `expected.toml` with the reason; anoth
 import argparse
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -25,7 +26,7 @@ TEST_SECONDS_MAX = 150
 """A failover of the table client takes more than a minute."""
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED)\b (?:\[\d+\] )?(\S+)", re.MULTILINE)
 
-sys.path[:0] = [str(HERE.parent.parent), str(STAND_IN)]
+sys.path.insert(0, str(HERE.parent.parent))
 
 
 def sources(package: str) -> Path:
@@ -37,26 +38,34 @@ def sources(package: str) -> Path:
     folder = ENVIRONMENT / "sources"
     found = folder / f"{package.replace('-', '_')}-{version}"
     if not found.exists():
-        command = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-        subprocess.run([*command, "--no-binary", package, f"{package}=={version}"], check=True)
+        command: list[str | Path] = [python, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--dest", folder, "--no-binary", package, f"{package}=={version}"]
+        subprocess.run(command, check=True)
         with tarfile.open(f"{found}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
     return found / "tests"
+
+
+def keys() -> dict[str, str]:
+    """Return the keys of the accounts, as the stand-in has them."""
+    file = STAND_IN / "devtools_testutils" / "fake_credentials.py"
+    found: dict[str, str] = runpy.run_path(str(file))["KEYS"]
+    return found
 
 
 class Server:
     """`partita serve` over https with the accounts of the suites."""
 
     def __init__(self, folder: Path) -> None:
-        from devtools_testutils.fake_credentials import KEYS
-
         from support.live import LiveServer
 
-        self._keys = KEYS
+        self._keys = keys()
         self._certificate = folder / "certificate.pem"
         names = [f"--host=*.{service}.core.windows.net" for service in ("blob", "queue", "table")]
         _partita("certificate", "make", "--to", str(folder), *names)
-        os.environ["PARTITA_ACCOUNTS"] = ";".join(f"{name}:{key}" for name, key in KEYS.items())
+        os.environ["PARTITA_ACCOUNTS"] = ";".join(
+            f"{name}:{key}" for name, key in self._keys.items()
+        )
         self._live = LiveServer(
             folder,
             "--in-memory",

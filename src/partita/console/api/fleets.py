@@ -14,19 +14,19 @@ NO_ACCOUNT = "-"
 """The account of a job that belongs to none."""
 
 
-class Split(msgspec.Struct, forbid_unknown_fields=True):
+class SplitAsked(msgspec.Struct, forbid_unknown_fields=True):
     account: str
     table: str
     at: str
     """The first partition key of the second range."""
 
 
-class Merge(msgspec.Struct, forbid_unknown_fields=True):
+class MergeAsked(msgspec.Struct, forbid_unknown_fields=True):
     first: int
     second: int
 
 
-class Move(msgspec.Struct, forbid_unknown_fields=True):
+class MoveAsked(msgspec.Struct, forbid_unknown_fields=True):
     range: int
     to: str
     """The name of the shard that gets it."""
@@ -55,19 +55,19 @@ async def show(call: Call) -> Answer:
 
 async def split(call: Call) -> Answer:
     """Divide a range in two; nothing is moved."""
-    fleet, asked = _writable(call), call.decode(Split)
+    fleet, asked = _writable(call), call.decode(SplitAsked)
     return {"ranges": await fleet.split(asked.table, asked.account, asked.at)}
 
 
 async def merge(call: Call) -> Answer:
     """Join two neighbours of one shard."""
-    fleet, asked = _writable(call), call.decode(Merge)
+    fleet, asked = _writable(call), call.decode(MergeAsked)
     return {"range": await fleet.merge(asked.first, asked.second)}
 
 
 async def move(call: Call) -> Answer:
     """Start a job that carries a range to another shard."""
-    fleet, asked = _writable(call), call.decode(Move)
+    fleet, asked = _writable(call), call.decode(MoveAsked)
     jobs, title = call.services.jobs, f"Move range {asked.range} to {asked.to}"
     job = jobs.start("move", NO_ACCOUNT, title, lambda job: fleet.move(job, asked.range, asked.to))
     return job.shown(jobs.now())

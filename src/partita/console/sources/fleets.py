@@ -59,6 +59,8 @@ class RangeShown(msgspec.Struct, frozen=True):
 
 class TableShown(msgspec.Struct, frozen=True):
     account: str
+    kind: str
+    """table, or queue: a queue is one range."""
     name: str
     ranges: list[RangeShown]
 
@@ -265,7 +267,7 @@ def _tables(
     ranges: "Sequence[RangeState]", loads: "dict[int, RangeLoad]", capacity: float
 ) -> list[TableShown]:
     tables = []
-    for (account, table), found in groupby(ranges, attrgetter("account", "table")):
+    for (account, table, queue), found in groupby(ranges, attrgetter("account", "table", "queue")):
         shown = []
         for each in found:
             load = loads.get(each.id)
@@ -277,7 +279,7 @@ def _tables(
                     *(round(rate, 1), round(rate / capacity, 4), hot),
                 )
             )
-        tables.append(TableShown(account, table, shown))
+        tables.append(TableShown(account, "queue" if queue else "table", queue or table, shown))
     return tables
 
 

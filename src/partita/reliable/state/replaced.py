@@ -42,6 +42,9 @@ class ReplacedOrder:
     def __bool__(self) -> bool:
         return bool(self._pieces or self._last)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces)) + len(self._last) - self._place
+
     def append(self, entry: Kept) -> None:
         self._last.append(entry)
         if len(self._last) >= PIECE_ENTRIES:

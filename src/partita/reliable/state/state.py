@@ -15,7 +15,7 @@ outcomes, whether a record of an old epoch is ignored.
 import hashlib
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Literal, TypeVar, cast
@@ -25,6 +25,7 @@ from sortedcontainers import SortedList
 
 from partita.errors import ChainBrokenError, DamageError
 from partita.reliable.state.blocks import Blocks
+from partita.reliable.state.parted_dict import PartedDict
 from partita.reliable.state.records import (
     NO_HASH,
     Alter,
@@ -53,6 +54,8 @@ PASSED_BLOCKS = 64
 """Blocks that are looked at for touched rows in one step."""
 
 T = TypeVar("T")
+Touched = PartedDict[bool]
+"""Keys that were written (True) or removed (False)."""
 Past = list[tuple[int, T]]
 """Replaced versions, each with the sequence that replaced it, in ascending order."""
 Replaced = tuple[int, bytes | None, int | None]
@@ -110,12 +113,12 @@ class Rows:
 
     def __init__(self, values: Blocks | None = None) -> None:
         self.values = Blocks() if values is None else values
-        self.history: dict[bytes, list[Replaced] | tuple[Replaced]] = {}
+        self.history: MutableMapping[bytes, list[Replaced] | tuple[Replaced]] = {}
         """A single replaced row is a tuple, of which the garbage collector keeps no account."""
         self.departed: SortedList[bytes] = SortedList()
         self.counts: Past[int] = []
         self.versions: dict[bytes, int] = {}
-        self.touched: dict[bytes, bool] | None = None
+        self.touched: Touched | None = None
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
@@ -182,7 +185,7 @@ class Rows:
         return rows, after
 
     def touched_piece(
-        self, lower: bytes, sequence: int, since: int, touched: dict[bytes, bool]
+        self, lower: bytes, sequence: int, since: int, touched: Touched
     ) -> tuple[dict[bytes, bytes], bytes | None]:
         """Return the rows of `piece` that are among the touched ones.
 
@@ -192,7 +195,8 @@ class Rows:
         if block.changed <= since:
             return {}, after
         rows, after = self.piece(lower, sequence)
-        return {key: value for key, value in rows.items() if key in touched}, after
+        keys = touched.among(rows)
+        return {key: value for key, value in rows.items() if key in keys}, after
 
     def _past_between(
         self, rows: dict[bytes, bytes], lower: bytes, upper: bytes | None, sequence: int
@@ -200,7 +204,9 @@ class Rows:
         """Return what a snapshot sees of the keys of a block that have a history."""
         departed = self.departed.irange(lower, upper, inclusive=(True, False))
         past: dict[bytes, bytes | None] = {}
-        for key in (*(rows.keys() & self.history.keys()), *departed):
+        history = self.history
+        known = history.among(rows) if isinstance(history, PartedDict) else ()
+        for key in (*known, *departed):
             if key >= lower:
                 past[key] = self.value_at(key, rows.get(key), sequence)
         return past
@@ -318,7 +324,7 @@ class Collection:
                 yield rows
 
     def touched_pieces(
-        self, sequence: int, since: int, touched: dict[bytes, bool]
+        self, sequence: int, since: int, touched: Touched
     ) -> Iterator[dict[bytes, bytes]]:
         """Yield the touched rows as of a sequence in key order; the same holds as for `pieces`.
 
@@ -488,24 +494,27 @@ class State:
                 _discard(versions, sequence)
             if not versions or isinstance(versions, tuple):
                 del kept.history[key]
+                if not kept.history:
+                    kept.history = {}
                 if kept.departed and key not in kept.values:
                     kept.departed.remove(key)
         self._replaced.discard_first()
 
-    def track_changes(self) -> dict[int, dict[bytes, bool] | None]:
+    def track_changes(self) -> dict[int, Touched | None]:
         """Note from now on which keys are touched; return those noted so far, by collection."""
         noted = {number: one.rows.touched for number, one in self.collections.items()}
         for collection in self.collections.values():
-            collection.rows.touched = {}
+            collection.rows.touched = PartedDict()
         return noted
 
-    def return_changes(self, noted: dict[int, dict[bytes, bool] | None]) -> None:
+    def return_changes(self, noted: dict[int, Touched | None]) -> None:
         """Add what `track_changes` returned to what was noted since: it was not stored."""
         for number, earlier in noted.items():
             collection = self.collections.get(number)
             if collection is not None and collection.rows.touched is not None:
-                later = collection.rows.touched
-                collection.rows.touched = None if earlier is None else earlier | later
+                if earlier is not None:
+                    earlier.update(collection.rows.touched.pairs())
+                collection.rows.touched = earlier
 
     def forget_changes(self) -> None:
         """Note no longer which keys are touched."""
@@ -613,6 +622,8 @@ class State:
         if versions is None or versions[-1][0] <= newest:
             entry = (sequence, old, rows.versions.get(key))
             if versions is None:
+                if not rows.history:
+                    rows.history = PartedDict()
                 rows.history[key] = (entry,)
             elif isinstance(versions, tuple):
                 rows.history[key] = [*versions, entry]

@@ -19,7 +19,7 @@ from itertools import islice
 import msgspec
 
 from partita.errors import DamageError
-from partita.reliable.state.state import Collection, KeptOutcome, Rows, State
+from partita.reliable.state.state import Collection, KeptOutcome, Rows, State, Touched
 from partita.reliable.storage.checkpoint import (
     OUTCOMES,
     ROWS_AT_ONCE,
@@ -137,14 +137,15 @@ class IncrementalCheckpoints(Checkpoints):
     def is_increment_due(self, state: State, log_bytes: int, checkpoint_bytes: int) -> bool:
         """Return whether the log since the newest file is long enough for an increment."""
         newest = self.newest
-        if newest is None or newest.size < CHECKPOINT_SHARE * checkpoint_bytes:
+        if newest is None:
+            return False
+        touched = (one.rows.touched for one in state.collections.values())
+        count = sum(len(each) for each in touched if each)
+        if newest.size < CHECKPOINT_SHARE * checkpoint_bytes or count > TOUCHED_MAX:
+            state.forget_changes()  # the next file is a checkpoint
             return False
         due = max(checkpoint_bytes, newest.size // LOG_SHARE)
         if log_bytes - self.log_bytes < due:
-            return False
-        touched = [one.rows.touched for one in state.collections.values()]
-        if sum(len(each) for each in touched if each) > TOUCHED_MAX:
-            state.forget_changes()
             return False
         return _is_smaller(state)
 
@@ -199,7 +200,7 @@ def _is_smaller(state: State) -> bool:
 async def write_increment(
     disk: Disk,
     state: State,
-    noted: dict[int, dict[bytes, bool] | None],
+    noted: dict[int, Touched | None],
     *,
     after: tuple[int, bytes],
     log_bytes: int,
@@ -237,7 +238,7 @@ async def write_increment(
 
 
 async def _write_touched(
-    writer: Writer, collection: Collection, sequence: int, since: int, keys: dict[bytes, bool]
+    writer: Writer, collection: Collection, sequence: int, since: int, keys: Touched
 ) -> None:
     pieces = collection.touched_pieces(sequence, since, keys)
     if collection.versioned_since:
@@ -248,8 +249,8 @@ async def _write_touched(
     await writer.rows(collection.id | REMOVED, _removed(keys))
 
 
-def _removed(keys: dict[bytes, bool]) -> Iterator[list[tuple[bytes]]]:
-    pairs = iter(keys.items())
+def _removed(keys: Touched) -> Iterator[list[tuple[bytes]]]:
+    pairs = keys.pairs()
     while step := list(islice(pairs, ROWS_AT_ONCE)):
         yield [(key,) for key, is_there in step if not is_there]
 

@@ -165,8 +165,8 @@ BEGIN
     END IF;
     RETURN;
   END IF;
-  -- Count before the write, and with a number of the transaction: who reads the count can then wait
-  -- for the end of this transaction.
+  -- Count before the write, and after the transaction has its number: a reader of the count can
+  -- then wait for the end of this transaction.
   PERFORM pg_current_xact_id();
   PERFORM nextval(('partita.version_' || v.number)::regclass) FROM (
     SELECT DISTINCT {VERSION_NUMBER.format(pk="q.pk", tid="q.tid")} AS number

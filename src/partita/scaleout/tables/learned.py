@@ -64,13 +64,18 @@ LEFT JOIN LATERAL (
   SELECT pk, rk, ticks, document FROM (
     SELECT pk, rk, ticks, document, sum(octet_length(document)) OVER (ORDER BY rk
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-      FROM json_array_elements_text(?::json) AS k (chosen)
-      JOIN partita.entity ON rk = k.chosen AND tid = ? AND {{where}}
+      FROM json_array_elements_text(?::json) AS k (chosen) CROSS JOIN LATERAL (
+        SELECT pk, rk, ticks, document FROM partita.entity
+         WHERE rk = k.chosen AND tid = ? AND {{where}} OFFSET 0
+      ) chosen
      WHERE v.version = ? ORDER BY rk LIMIT ?
   ) w WHERE before IS NULL OR before < ?
 ) e ON true
 WHERE r.id = ? AND r.epoch = ? AND r.state = 'o'
 """
+
+"""OFFSET keeps the planner from reading the partition and comparing each entity with all keys: it
+takes a partition for one row if statistics are old."""
 
 _decode = msgspec.json.decode
 

@@ -367,7 +367,15 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def key(self) -> DelegationKey:
         """The user delegation key that it is signed with."""
-        return DelegationKey(*(getattr(self, field) for field in _KEY_FIELDS), self.user_tid)
+        return DelegationKey(
+            self.key_oid,
+            self.key_tid,
+            self.key_start,
+            self.key_expiry,
+            self.key_service,
+            self.key_version,
+            self.user_tid,
+        )
 
     @property
     def user(self) -> Identity | None:

@@ -3,7 +3,8 @@
 A source on another server is only used if the operator has allowed its host: `external_source`.
 
 A request that is signed with the key of the source's account may read it; any other request
-needs a SAS in the address, or a public container. The tags of the source need a SAS with `t`.
+needs a SAS in the address, a bearer token in a header of its own, or a public container. The tags
+of the source need a SAS with `t`. A bearer token is never sent to another server.
 """
 
 from collections.abc import AsyncIterator
@@ -13,9 +14,10 @@ import msgspec
 
 from partita.blobs.rules.model import BlobName, Opened
 from partita.errors import NotAuthorizedError, PartitaError
-from partita.refusals import invalid_header
+from partita.refusals import invalid_header, not_implemented
 from partita.service.accounts.account import Account, Accounts
 from partita.service.accounts.respond import AuthorizedRequest, locate
+from partita.service.auth import bearer
 from partita.service.auth.sas import (
     ANONYMOUS,
     OBJECT,
@@ -28,6 +30,7 @@ from partita.service.auth.sas import (
     evaluate,
     parse_sas,
 )
+from partita.service.auth.shared_key import malformed
 from partita.service.blobs.address import OneBlob, parse_blob_resource, parse_copy_source
 from partita.service.blobs.external_source import (
     ExternalSource,
@@ -35,7 +38,7 @@ from partita.service.blobs.external_source import (
     is_allowed,
     opened_external,
 )
-from partita.service.blobs.wire import COPY_SOURCE, CopySource
+from partita.service.blobs.wire import COPY_SOURCE, COPY_SOURCE_AUTHORIZATION, CopySource
 from partita.service.formats.address import parse_query
 from partita.service.formats.query_options import options_of
 
@@ -66,6 +69,9 @@ async def find_source(
     asked_host = request.headers.get("host", "")
     is_elsewhere = is_allowed(address, accounts.copy_hosts) and host.lower() != asked_host.lower()
     if is_elsewhere or not _is_here(host, asked_host, accounts):
+        if COPY_SOURCE_AUTHORIZATION in request.headers:
+            hint = f"Omit {COPY_SOURCE_AUTHORIZATION}: it is not sent to another server."
+            raise not_implemented(hint)
         return external_source(address, accounts.copy_hosts)
     target = locate(request.scheme, host, path, accounts, "blob")
     pairs = parse_query(query)
@@ -84,17 +90,9 @@ async def find_source(
     is_own = account is authorized.account and _reads_blobs(
         authorized.grant, "rt" if reads_tags else "r"
     )
-    if not (is_trusted and is_own):
-        await _check_source(
-            authorized,
-            account,
-            target.path,
-            pairs,
-            name,
-            reads_tags=reads_tags,
-            allows_old=accounts.allows_old_sas,
-            allows_delegation=accounts.issuer is not None,
-        )
+    if COPY_SOURCE_AUTHORIZATION in request.headers or not (is_trusted and is_own):
+        source = _Asked(account, target.path, pairs, name)
+        await _check_source(authorized, accounts, source, reads_tags=reads_tags)
     return Source(account, name, address.partition("?")[0])
 
 
@@ -112,55 +110,84 @@ def _is_here(host: str, asked_host: str, accounts: Accounts) -> bool:
     return host.rpartition(":")[2] == asked_host.rpartition(":")[2] and ":" in host
 
 
-async def _check_source(  # noqa: PLR0913 - the facts of a request, each by its name
-    authorized: AuthorizedRequest,
-    account: Account,
-    path: str,
-    pairs: list[tuple[str, str]],
-    name: BlobName,
-    *,
-    reads_tags: bool,
-    allows_old: bool,
-    allows_delegation: bool,
+class _Asked(msgspec.Struct, frozen=True):
+    """A source whose address is decoded."""
+
+    account: Account
+    path: str
+    pairs: list[tuple[str, str]]
+    name: BlobName
+
+
+async def _check_source(
+    authorized: AuthorizedRequest, accounts: Accounts, source: _Asked, *, reads_tags: bool
 ) -> None:
+    name = source.name
     scope = BlobScope(name.container, name.name, name.snapshot, name.version)
-    sas: Sas | None = None
+    token = authorized.request.headers.get(COPY_SOURCE_AUTHORIZATION)
+    has_credentials = token is not None
     try:
-        sas = parse_sas(pairs, "b", path, allows_old=allows_old)
-        container = (
-            await account.blobs.containers.find_container(name.container) if account.name else None
-        )
-        if sas is None:
-            grant = ANONYMOUS.opened(None if container is None else container.access)
+        sas = parse_sas(source.pairs, "b", source.path, allows_old=accounts.allows_old_sas)
+        has_credentials = has_credentials or sas is not None
+        if token is None:
+            grant = await _grant_of_sas(authorized, accounts, source, sas)
+        elif sas is None:
+            grant = await _grant_of_token(authorized, accounts, source, token)
         else:
-            grant = evaluate(
-                sas,
-                service="b",
-                account=account.name,
-                keys=account.keys,
-                policies=() if container is None else container.policies,
-                now=authorized.now,
-                peer=authorized.request.peer,
-                scheme=authorized.request.scheme,
-                allows_delegation=allows_delegation,
-            )
+            raise malformed(hint=f"Use {COPY_SOURCE_AUTHORIZATION} or a SAS of the source.")
         grant.check(Need(OBJECT, READ, scope))
         if reads_tags:
             grant.check(Need(OBJECT, TAGS, scope))
     except NotAuthorizedError as error:
+        code = error.code if has_credentials else "NoAuthenticationInformation"
         raise NotAuthorizedError(
             "CannotVerifyCopySource",
             "Server failed to authenticate the request. Please refer to the information in the"
             " www-authenticate header.",
-            facts={"status": 401 if sas is None else 403, "source": _source_code(sas, error)},
+            facts={"status": 403 if has_credentials else 401, "source": code},
             hint="Add a SAS of the source to x-ms-copy-source, or make its container public."
             " To copy its tags, or with x-ms-source-if-tags, use a SAS with the permission t.",
             setting="public access",
         ) from error
 
 
-def _source_code(sas: Sas | None, error: PartitaError) -> str:
-    return "NoAuthenticationInformation" if sas is None else error.code
+async def _grant_of_sas(
+    authorized: AuthorizedRequest, accounts: Accounts, source: _Asked, sas: Sas | None
+) -> Grant:
+    account, found = source.account, None
+    if account.name:
+        found = await account.blobs.containers.find_container(source.name.container)
+    if sas is None:
+        return ANONYMOUS.opened(None if found is None else found.access)
+    return evaluate(
+        sas,
+        service="b",
+        account=account.name,
+        keys=account.keys,
+        policies=() if found is None else found.policies,
+        now=authorized.now,
+        peer=authorized.request.peer,
+        scheme=authorized.request.scheme,
+        allows_delegation=accounts.issuer is not None,
+    )
+
+
+async def _grant_of_token(
+    authorized: AuthorizedRequest, accounts: Accounts, source: _Asked, text: str
+) -> Grant:
+    """Return what the bearer token for the source permits there."""
+    request, issuer = authorized.request, accounts.issuer
+    kind, _, token = text.partition(" ")
+    if kind != "Bearer" or COPY_SOURCE_AUTHORIZATION in request.repeated:
+        raise malformed(hint=f"Send one Bearer token in {COPY_SOURCE_AUTHORIZATION}.")
+    if issuer is None or not source.account.name:
+        raise bearer.challenge(request, issuer)
+    try:
+        bearer.check_transport(request, issuer)
+        accepted = await issuer.accept(token.strip(), source.account.name, "blob", authorized.now)
+    except bearer.TokenRefusedError as error:
+        raise bearer.challenge(request, issuer, str(error)) from error
+    return Grant.of_token(accepted.identity, accepted.rights_in("b"), "b")
 
 
 @asynccontextmanager

@@ -81,6 +81,7 @@ BATCH_BYTES_MAX = 4 * MIB
 LIST_LIMIT_DEFAULT = 5000
 
 COPY_SOURCE = "x-ms-copy-source"
+COPY_SOURCE_AUTHORIZATION = "x-ms-copy-source-authorization"
 RANGE_MD5 = "x-ms-range-get-content-md5"
 RANGE_CRC64 = "x-ms-range-get-content-crc64"
 
@@ -94,7 +95,6 @@ _NOT_SUPPORTED = (
     "x-ms-immutability-policy-until-date",
     "x-ms-legal-hold",
     "x-ms-structured-body",
-    "x-ms-copy-source-authorization",
 )
 """Headers of features that are not implemented: ignoring them would change their meaning."""
 

@@ -22,10 +22,11 @@ from partita.errors import (
     UnavailableError,
     UsageError,
 )
+from partita.heat.meter import END as HEAT_END
 from partita.heat.meter import READ as HEAT_READ
 from partita.heat.meter import SCAN as HEAT_SCAN
 from partita.heat.meter import WRITE as HEAT_WRITE
-from partita.heat.meter import Meter
+from partita.heat.meter import Key, Meter
 from partita.policies import Policy
 from partita.refusals import body_too_large, invalid_input, not_found
 from partita.service.accounts import service_documents
@@ -186,7 +187,7 @@ class TableService:
                     if places := await _places(tables, call.table, chosen):
                         response.headers.append(("x-partita-ranges", places))
                 kind = HEAT_SCAN if chosen.kind in _SCANS else HEAT_READ
-                first, last = _read_range(chosen.span.lower, call.start, page)
+                first, last = _read_range(chosen, call.start, page)
                 entities = max(len(page.entities), page.examined)
                 meter.span(call.table, first, last, kind, entities, len(response.body))
                 return response
@@ -420,11 +421,12 @@ def _as_granted(call: Change, grant: Grant) -> Change:
     return msgspec.structs.replace(call, preference=None)
 
 
-def _read_range(
-    lower: EntityKey, start: EntityKey | None, page: Page
-) -> tuple[EntityKey, EntityKey]:
+def _read_range(chosen: plan.Plan, start: EntityKey | None, page: Page) -> tuple[Key, Key]:
     """Return the first and the last key that a page was read from, as far as they are known."""
-    first = start or lower
+    first = start or chosen.span.lower
+    if chosen.kind in _SCANS and len(page.entities) <= 1:
+        # What it found, if anything, is not where it has read.
+        return first, page.continuation or chosen.span.upper or HEAT_END
     if first == FIRST and page.entities:
         first = page.entities[0].key
     if page.continuation is not None:

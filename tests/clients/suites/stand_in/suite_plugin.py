@@ -7,6 +7,7 @@ sends, signs and verifies what it would send to the cloud.
 import os
 import socket
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +30,19 @@ def getaddrinfo(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 socket.getaddrinfo = getaddrinfo
+
+
+class StorageManagementClient:
+    """The management of accounts, which a server has not: a test that uses it fails."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+
+for name in ("azure.mgmt", "azure.mgmt.storage", "azure.mgmt.storage.aio"):
+    module = ModuleType(name)
+    module.StorageManagementClient = StorageManagementClient  # type: ignore[attr-defined]
+    sys.modules[name] = module
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,7 +27,7 @@ class TestReplacedOrder:
             else:
                 order.discard_first()
                 del expected[0]
-            assert bool(order) == bool(expected)
+            assert (bool(order), len(order)) == (bool(expected), len(expected))
             assert not expected or order.first() is expected[0]
 
 

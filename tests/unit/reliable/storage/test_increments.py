@@ -325,11 +325,21 @@ async def test_one_is_due_beside_a_large_checkpoint_after_a_part_of_it_in_log() 
 
     assert not checkpoints.is_increment_due(state, few - 1, few)
     assert checkpoints.is_increment_due(state, few, few)
-    assert not checkpoints.is_increment_due(state, newest.size, newest.size // 2)
     await history.commit([])
     await write(history, checkpoints, log_bytes=few)
     assert not checkpoints.is_increment_due(state, 2 * few - 1, few)
     assert checkpoints.is_increment_due(state, 2 * few, few)
+
+
+async def test_none_is_due_beside_a_small_checkpoint_and_no_keys_are_noted() -> None:
+    history, checkpoints = await a_history(a_disk())
+    assert checkpoints.newest is not None
+    await history.commits(5)
+
+    size = checkpoints.newest.size
+    assert not checkpoints.is_increment_due(history.state, size, size // 3)
+
+    assert all(one.rows.touched is None for one in history.state.collections.values())
 
 
 async def test_none_is_due_before_a_checkpoint_or_where_most_rows_would_be_in_it() -> None:

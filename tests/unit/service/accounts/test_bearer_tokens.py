@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from partita.clock import ManualClock
@@ -704,3 +705,72 @@ async def test_a_point_read_checks_the_token_as_every_request(
 
     answer = begun if isinstance(begun, Response) else await begun
     assert answer.status == (200 if issuer_key == "first" else 401)
+
+
+# Copies whose source is read with a token
+
+
+async def copy_with(
+    fronts: Fronts, token: str, query: str = "", *, scheme: str = "https", host: str = ""
+) -> str:
+    """Copy the blob a, of another account, with a token for it; return the answer."""
+    source = f"http://{host or '127.0.0.1:10000'}/devstoreaccount1/photos/a{query}"
+    request = fronts.request(
+        "blobs",
+        "PUT",
+        "/copies/b",
+        headers={
+            "x-ms-copy-source": source,
+            "x-ms-copy-source-authorization": token,
+            "x-ms-requires-sync": "true",
+        },
+        account=PRIVATE_ACCOUNT,
+    )
+    whole = msgspec.structs.replace(request, scheme=scheme, peer="192.0.2.7")
+    return told(await fronts.fronts["blobs"].respond(whole))
+
+
+@pytest.fixture
+async def source(served: Fronts) -> None:
+    await served.account.blobs.containers.create_container("photos")
+    await served.accounts[PRIVATE_ACCOUNT].blobs.containers.create_container("copies")
+    await served.ask("blobs", "PUT", "/photos/a", b"1", {"x-ms-blob-type": "BlockBlob"})
+
+
+def bearer_of(fronts: Fronts, *roles: str, **changed: object) -> str:
+    return f"Bearer {issuers.token(issuers.claims(seconds(fronts.clock), *roles, **changed))}"
+
+
+@pytest.mark.usefixtures("source")
+async def test_the_source_of_a_copy_is_read_with_a_token_of_its_own(served: Fronts) -> None:
+    assert await copy_with(served, bearer_of(served, "Storage Blob Data Reader")) == "202"
+    copied = await served.ask("blobs", "GET", "/copies/b", account=PRIVATE_ACCOUNT)
+    assert copied.body == b"1"
+
+
+@pytest.mark.usefixtures("source")
+async def test_a_token_that_may_not_read_the_source_copies_nothing(served: Fronts) -> None:
+    reader = bearer_of(served, "Storage Blob Data Reader")
+    expired = bearer_of(served, "Storage Blob Data Reader", exp=int(seconds(served.clock)) - 3600)
+    forged = f"{reader[:-8]}AAAAAAAA"
+    sas = served.blob_token("r", "photos")
+    none = {"alg": "none"}
+    unsigned = issuers.segments(none, issuers.claims(seconds(served.clock), "StorageBlobDataOwner"))
+    refused = "403 CannotVerifyCopySource"
+
+    assert await copy_with(served, bearer_of(served)) == refused
+    assert await copy_with(served, bearer_of(served, "Storage Queue Data Owner")) == refused
+    for token in (expired, forged, f"Bearer {unsigned}", "Basic dTpw", "Bearer ", "Bearer"):
+        assert await copy_with(served, token) == refused
+    assert await copy_with(served, reader, f"?{sas}") == refused
+    assert await copy_with(served, reader, scheme="http") == refused
+    served.served.issuer = None
+    assert await copy_with(served, reader) == refused
+
+
+@pytest.mark.usefixtures("source")
+async def test_a_token_is_not_sent_to_another_server(served: Fronts) -> None:
+    served.served.copy_hosts = frozenset({"data.example"})
+    token = bearer_of(served, "Storage Blob Data Reader")
+
+    assert await copy_with(served, token, host="data.example") == "501 NotImplemented"

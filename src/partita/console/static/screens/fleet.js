@@ -66,9 +66,9 @@ class FleetScreen extends Screen {
   }
 
   get table() {
-    const [account, name] = this.place.parts;
+    const [account, kind, name] = this.place.parts;
     const tables = this.fleet?.tables ?? [];
-    return tables.find((/** @type {any} */ each) => each.account === account && each.name === name) ?? tables[0];
+    return tables.find((/** @type {any} */ each) => each.account === account && each.kind === kind && each.name === name) ?? tables[0];
   }
 
   get canChange() {
@@ -120,7 +120,7 @@ class FleetScreen extends Screen {
         }}
       >
         <div class="body">
-          <p>The keys ${keysText(range)} of ${this.table.name} are copied while clients work; then their requests wait for some milliseconds.</p>
+          <p>${this.table.kind === "queue" ? "The messages" : `The keys ${keysText(range)}`} of ${this.table.name} are copied while clients work; then their requests wait for some milliseconds.</p>
           <label class="field"><span>Shard that gets it</span>
             <select name="shard" autofocus>
               ${others.map((/** @type {any} */ each) => html`<option value=${each.name}>${each.name}, ${percent(each.part)} of its capacity</option>`)}
@@ -171,8 +171,8 @@ class FleetScreen extends Screen {
         ${this.fleet ? html`<span class="muted mono">${this.fleet.catalog}</span>` : nothing}
         <span class="space"></span>
         ${tables.length > 1
-          ? html`<select aria-label="Table" @change=${(/** @type {any} */ event) => this.choose(event.target.selectedIndex)}>
-              ${tables.map((/** @type {any} */ each) => html`<option ?selected=${each === this.table}>${each.name} (${each.account})</option>`)}
+          ? html`<select aria-label="Table or queue" @change=${(/** @type {any} */ event) => this.choose(event.target.selectedIndex)}>
+              ${tables.map((/** @type {any} */ each) => html`<option ?selected=${each === this.table}>${each.name} (${each.kind === "queue" ? "queue of " : ""}${each.account})</option>`)}
             </select>`
           : nothing}
         ${this.session.has_fleet ? html`<button @click=${this.load} aria-label="Read again" title="Read again (r)">${icon("refresh")}</button>` : nothing}
@@ -182,8 +182,8 @@ class FleetScreen extends Screen {
 
   /** @param {number} at */
   choose(at) {
-    const {account, name} = this.fleet.tables[at];
-    go(to(this.account.name, "fleet", [account, name]));
+    const {account, kind, name} = this.fleet.tables[at];
+    go(to(this.account.name, "fleet", [account, kind, name]));
   }
 
   content() {
@@ -303,7 +303,7 @@ class FleetScreen extends Screen {
   /** @param {any} range @param {any} [next] */
   actions(range, next) {
     if (!this.canChange || range.state !== "open") return nothing;
-    return html`<button class="small" aria-label=${`Split range ${range.id}`} @click=${() => this.split(range)}>Split…</button>
+    return html`${this.table.kind === "table" ? html`<button class="small" aria-label=${`Split range ${range.id}`} @click=${() => this.split(range)}>Split…</button>` : nothing}
       <button class="small" aria-label=${`Move range ${range.id}`} @click=${() => this.move(range)}>Move…</button>
       ${next && next.shard === range.shard ? html`<button class="small" aria-label=${`Merge range ${range.id} with the next`} @click=${() => this.merge(range, next)}>Merge with the next…</button>` : nothing}`;
   }
