@@ -12,6 +12,7 @@ CLIENTS := .cache/clients
 SUITES := .cache/suites
 WORKERS ?= 3
 FRONT_ENDS ?= 1
+SHARDS ?= 1
 ARGS ?=
 UPGRADE ?= --upgrade
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -44,9 +45,9 @@ proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models 
 test-all: $(DEV) ## Run the core of the tests on every Python from 3.11 on that this machine has
 	$(BIN)/python tools/test_all.py
 
-wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; POOLER=pgbouncer; ARGS="-k merge" passes on)
+wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; SHARDS=3: while ranges move; POOLER=pgbouncer)
 	PARTITA_TEST_STORE=postgresql PARTITA_TEST_FRONT_ENDS=$(FRONT_ENDS) \
-		PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
+		PARTITA_TEST_SHARDS=$(SHARDS) PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
 		-m "not soak" tests/wire $(ARGS)
 
 soak: $(DEV) ## Run every test with its full counts, then chaos for two hours (not with ARGS)
@@ -85,6 +86,7 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/shards/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/patterns/run.py $(filter --quick --demand,$(ARGS))
+	$(BIN)/python bench/patterns/worker.py $(filter --quick --demand,$(ARGS))
 
 instructions: $(DEV) ## Count instructions per request (needs valgrind; BASE=main compares; ARGS="--only W1,W2")
 	$(BIN)/python bench/service/instructions.py $(if $(BASE),--base $(BASE)) $(ARGS)

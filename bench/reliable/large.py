@@ -4,26 +4,30 @@
 
 Every size is measured in fresh processes. The rows have keys of 14 and values of about 200 bytes.
 The CPU time of the loop's thread is given beside the wall clock: on a shared machine only the
-former says something. `--freeze` calls gc.freeze() after opening, as docs/limits.md advises.
+former says something. `--freeze` calls gc.freeze() after opening, as the limits advise. After the
+rounds a process writes random rows until the log since the checkpoint is `--log` of its size, and
+is killed: opening applies the increments and the rest of the log (`--no-increments`: all of it).
 """
 
 import argparse
 import asyncio
 import gc
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 import partita
 from partita.reliable import Dictionary, ReliableDictionary, StateManager
+from partita.reliable.storage.increments import IncrementalCheckpoints
 
 NO_CHECKPOINT = 1 << 60
 LOADED_AT_ONCE = 5_000
@@ -61,6 +65,11 @@ class Large:
     """The longest pause of the event loop during a checkpoint."""
     pause_ms_cpu: float
     """The longest CPU time of the loop's thread between two ticks of a millisecond."""
+    killed_open_seconds: float = 0.0
+    """Opening after the kill."""
+    killed_open_loop_seconds: float = 0.0
+    killed_log_bytes: int = 0
+    """The log since the checkpoint."""
 
 
 def key_of(number: int) -> str:
@@ -98,6 +107,28 @@ async def measure(folder: Path, *, freeze: bool) -> Large:
         await state.checkpoint()  # so that the next run has no log to apply
     middle = [statistics.median(one) for one in zip(*rounds, strict=True)]
     return Large(count, size, seconds, loop_seconds, *middle)
+
+
+async def write_until_killed(folder: Path, share: float) -> None:
+    async with partita.open_state(folder) as state:
+        found = await state.open(ROWS)
+        assert state.checkpoints.newest is not None
+        size = share * state.checkpoints.newest.size
+        Load(state, found, await found.auto.count())
+        while state.log_bytes_since_checkpoint < size:  # noqa: ASYNC110 - it has no events
+            await asyncio.sleep(0.01)
+        print(state.log_bytes_since_checkpoint, flush=True)
+        os._exit(9)
+
+
+async def measure_opening(folder: Path) -> None:
+    began, loop_began = time.perf_counter(), time.thread_time()
+    async with partita.open_state(folder, checkpoint_bytes=NO_CHECKPOINT) as state:
+        found = await state.open(ROWS)
+        seconds, loop_seconds = time.perf_counter() - began, time.thread_time() - loop_began
+        assert await found.auto.count()
+        print(seconds, loop_seconds, flush=True)
+        await state.checkpoint()  # so that the next run has no log to apply
 
 
 class Load:
@@ -197,18 +228,44 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="*")
     parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--svg", type=Path)
+    parser.add_argument("--log", type=float, default=0.9)
+    parser.add_argument("--no-increments", action="store_true")
+    parser.add_argument("--child", choices=["measure", "write", "open"])
     given = parser.parse_args()
-    if not given.rows:  # the child that measures
+    if given.no_increments:
+        IncrementalCheckpoints.is_increment_due = lambda *_: False  # type: ignore[method-assign]
+    if given.child == "measure":
         print(json.dumps(asdict(asyncio.run(measure(given.folder, freeze=given.freeze)))))
+    if given.child == "write":
+        asyncio.run(write_until_killed(given.folder, given.log))
+    if given.child == "open":
+        asyncio.run(measure_opening(given.folder))
+    if given.child:
         return
     found = []
     for rows in given.rows:
         folder = given.folder / str(rows)
         if not folder.exists():
             asyncio.run(make(folder, rows))
-        words = [sys.executable, __file__, str(folder), *["--freeze"] * given.freeze]
-        ended = subprocess.run(words, capture_output=True, text=True, check=True)
-        found.append(Large(**json.loads(ended.stdout)))
+        options = ["--freeze"] * given.freeze + ["--no-increments"] * given.no_increments
+
+        def child(work: str, folder: Path = folder, options: list[str] = options) -> str:
+            words = [sys.executable, __file__, str(folder), "--child", work, *options]
+            words += ["--log", str(given.log)]
+            ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=work != "write")
+            return ended.stdout
+
+        measured = Large(**json.loads(child("measure")))
+        log_bytes = int(child("write"))
+        seconds, loop_seconds = map(float, child("open").split())
+        found.append(
+            replace(
+                measured,
+                killed_open_seconds=seconds,
+                killed_open_loop_seconds=loop_seconds,
+                killed_log_bytes=log_bytes,
+            )
+        )
         print(found[-1], flush=True)
     if given.svg:
         given.svg.write_text(draw(found), "utf-8")

@@ -1,9 +1,10 @@
 """Measure Partita on PostgreSQL: beside Azurite, beside pgbench, and what its fence costs.
 
 `python bench/scaleout/run.py` runs the eight workloads of tables beside Azurite; gets and upserts
-through the store beside pgbench and beside a store without its fence; and one front end beside two
-on one database. It prints processor times (front end + PostgreSQL) beside rates and targets, and
-leaves JSON and a plot in bench/out. See bench/README.md.
+through the store beside pgbench and beside a store without its fence; one front end beside two on
+one database; one shard beside four; and moves of ranges while clients work. It prints processor
+times (front end + PostgreSQL) beside rates and targets, and leaves JSON and a plot in bench/out.
+See bench/README.md.
 """
 
 import argparse
@@ -15,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.scaleout import database, front_ends, moves, store
+from bench.scaleout import database, front_ends, moves, shards, store
 from bench.scaleout.figures import Slice, median_us, ratio
 from bench.tables import checks, report, servers
 from bench.tables import run as tables
 from bench.tables.workload import PARTITION_ENTITIES
 
-PARTS = ("store", "front-ends", "moves", *tables.ORDER)
+PARTS = ("store", "front-ends", "shards", "moves", *tables.ORDER)
 # Ours over Azurite on disk, at 16 clients and 100,000 entities.
 TARGETS = {"W1": 8, "W2": 3, "W3": 3, "W4": 3, "W5": 5, "W6": 4, "W7": 6, "W8": 6}
 STORE_ENTITIES = 30_000
@@ -35,6 +36,7 @@ class Figures:
     rows: list[tables.Row] = field(default_factory=list)
     through_store: store.Slices = field(default_factory=dict)
     by_front_ends: front_ends.Slices = field(default_factory=dict)
+    by_shards: shards.Slices = field(default_factory=dict)
     of_moves: moves.MoveFigures | None = None
     troubles: list[str] = field(default_factory=list)
 
@@ -92,6 +94,10 @@ def measure(options: argparse.Namespace, folder: Path, figures: Figures) -> None
         print(f"front ends: {front_ends.CLIENTS} clients each")
         with database.started(folder / "front-ends") as postgres:
             figures.by_front_ends = front_ends.measure(postgres, folder, **slices)
+    if "shards" in options.only:
+        print(f"shards: {shards.CLIENTS_PER_SHARD} clients for each, in one process, no HTTP")
+        entities = shards.rounded(options.store_entities)
+        figures.by_shards = shards.measure(folder / "shards", **slices | {"entities": entities})
     if "moves" in options.only:
         print(f"moves: {options.moves} of a small range, one of {options.move_entities} entities")
         figures.of_moves = moves.measure(
@@ -145,6 +151,11 @@ def judge(figures: Figures) -> list[tuple[str, str]]:
         found = ratio(two, one)
         sentence = f"{workload}: CPU of a request, two front ends / one {found:.2f} (max {most:g})"
         verdicts.append((sentence, report.verdict(met=found <= most)))
+    if figures.by_shards:
+        one, four = (figures.by_shards[shards.JUDGED, count] for count in shards.COUNTS)
+        found, most = ratio(four, one), shards.RATIO_MAX
+        sentence = f"nine gets to one upsert: CPU of a request, four shards / one {found:.2f}"
+        verdicts.append((f"{sentence} (max {most:g})", report.verdict(met=found <= most)))
     for name, value in {} if figures.of_moves is None else figures.of_moves.found().items():
         side = "min" if name.startswith("entities") else "max"
         sentence = f"moves: {name} {value:.4g} ({side} {moves.TARGETS[name]:g})"
@@ -157,6 +168,7 @@ def print_report(figures: Figures, verdicts: list[tuple[str, str]]) -> bool:
     has_missed = report.has_missed(verdicts)
     named = {f"{kind}, {side}": found for (kind, side), found in figures.through_store.items()}
     named |= {f"{w}, {n} front end(s)": found for (w, n), found in figures.by_front_ends.items()}
+    named |= {f"{kind}, {n} shard(s)": found for (kind, n), found in figures.by_shards.items()}
     if named:
         print()
         head = ["CPU us per request", "front end", "PostgreSQL", "all", "quartiles", "requests/s"]
@@ -194,6 +206,7 @@ def save_report(
         "front_ends": {
             f"{w} {count}": found for (w, count), found in figures.by_front_ends.items()
         },
+        "shards": {f"{kind} {n}": found for (kind, n), found in figures.by_shards.items()},
         "moves": figures.of_moves,
         "verdicts": dict(verdicts),
         "troubles": figures.troubles,

@@ -75,10 +75,13 @@ async def _measure(
     fleet = await Fleet.open(postgres.url())
     try:
         store = (await fleet.stores("bench")).tables
-        ours, theirs = [await _filled(store, name, entities) for name in ("ours", "theirs")]
+        ours, theirs = [await filled(store, name, entities) for name in ("ours", "theirs")]
         unfenced = await _prepare(postgres)
         pgbench = _pgbench(postgres, folder, theirs, entities)
-        requests = {"get": _get(store, ours, entities), "upsert": _upsert(store, ours, entities)}
+        requests = {
+            "get": get_of(store, ours, entities),
+            "upsert": upsert_of(store, ours, entities),
+        }
         slices: Slices = {}
         for turn in range(rounds):
             for kind in KINDS:
@@ -97,13 +100,26 @@ async def _measure(
     return slices
 
 
-async def _filled(store: TableStore, name: str, entities: int) -> Table:
+async def filled(store: TableStore, name: str, entities: int) -> Table:
     table = await store.create_table(name)
+    await fill(store, table, entities)
+    return table
+
+
+async def fill(store: TableStore, table: Table, entities: int) -> None:
     for first in range(0, entities, workload.GROUP_OPERATIONS):
         numbers = range(first, first + workload.GROUP_OPERATIONS)
         group = EntityGroup([Insert(key_of(number), properties_of(number)) for number in numbers])
         await _change(store, table, group)
-    return table
+
+
+async def vacuum(postgres: LocalPostgres) -> None:
+    """Do at once what later would be paid for by one of the sides."""
+    connection = await asyncpg.connect(postgres.url())
+    try:
+        await connection.execute("VACUUM ANALYZE partita.entity")
+    finally:
+        await connection.close()
 
 
 async def _change(store: TableStore, table: Table, group: EntityGroup) -> None:
@@ -120,7 +136,7 @@ async def _change(store: TableStore, table: Table, group: EntityGroup) -> None:
 # What the wire would make of a request is made before: it is not the work of the store.
 
 
-def _get(store: TableStore, table: Table, entities: int) -> One:
+def get_of(store: TableStore, table: Table, entities: int) -> One:
     keys = [key_of(number) for number in range(entities)]
 
     async def get(number: int) -> None:
@@ -131,7 +147,7 @@ def _get(store: TableStore, table: Table, entities: int) -> One:
     return get
 
 
-def _upsert(store: TableStore, table: Table, entities: int) -> One:
+def upsert_of(store: TableStore, table: Table, entities: int) -> One:
     versions = [properties_of(number, version=1) for number in range(1000)]
     groups = [
         EntityGroup([InsertOrReplace(key_of(number), versions[number % len(versions)])])
@@ -195,10 +211,9 @@ def _pgbench(postgres: LocalPostgres, folder: Path, table: Table, entities: int)
 
 async def _prepare(postgres: LocalPostgres) -> Mapping[str, str]:
     """Create a variant of the function that writes; return the statements of the variants."""
+    await vacuum(postgres)
     connection = await asyncpg.connect(postgres.url())
     try:
-        # At once: later it would be paid for by one of the sides.
-        await connection.execute("VACUUM ANALYZE partita.entity")
         defined = await connection.fetchval(
             "SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n"
             " ON n.oid = p.pronamespace WHERE n.nspname = 'partita' AND p.proname = 'write_2'"
@@ -206,7 +221,7 @@ async def _prepare(postgres: LocalPostgres) -> Mapping[str, str]:
         await connection.execute("CREATE SCHEMA IF NOT EXISTS bench")
         defined = _replaced(r"FUNCTION partita\.write_2", "FUNCTION bench.write_2", defined)
         # From the locks to the check of the ranges.
-        defined = _replaced(r"(?s)\nBEGIN\n.*?\n  (?=IF groups IS NULL)", "\nBEGIN\n  ", defined)
+        defined = _replaced(r"(?s)\nBEGIN\n.*?\n  (?=-- Count before)", "\nBEGIN\n  ", defined)
         await connection.execute(defined)
     finally:
         await connection.close()

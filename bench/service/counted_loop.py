@@ -11,6 +11,7 @@ is switched on around these rounds only. Time advances by a step with each look 
 
 import asyncio
 import base64
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -51,7 +52,7 @@ from partita.service.http.connections import Connections
 from partita.service.http.message_bytes import HttpLimits
 from partita.service.http.protocol import HttpProtocol, Turn
 from partita.service.tables.service import TableService
-from partita.storage import database, vacuum
+from partita.storage import database
 
 CLIENTS = 16
 PAGE_ENTITIES = 1000
@@ -68,7 +69,7 @@ MODES = ("served", "meter", "off", "heat", "heat-exact")
 """As `partita serve` counts; or with counters only, with nothing, with heat only (all samples)."""
 
 
-class _StepClock(SystemClock):
+class StepClock(SystemClock):
     """A clock that advances by one step with each look: under valgrind, real time is too quick."""
 
     def __init__(self) -> None:
@@ -195,18 +196,21 @@ def _printed(key: str) -> str:
     return f"1!{len(encoded)}!{encoded}"
 
 
-async def _open(folder: Path, clock: SystemClock) -> Account:
+async def open_account(folder: Path, clock: SystemClock) -> Account:
     # How often real timers end depends on the load of the machine.
-    for module, name in ((database, "LOCK_CHECK_SECONDS"), (vacuum, "LOOK_SECONDS")):
-        setattr(module, name, 1e6)
+    database.LOCK_CHECK_SECONDS = 1e6
+    with contextlib.suppress(ImportError):  # older ones have none
+        from partita.storage import vacuum  # noqa: PLC0415
+
+        vacuum.LOOK_SECONDS = 1e6
     stores = await open_folder_stores(DEVELOPMENT_ACCOUNT, folder, clock=clock)
     return await Account.open(DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], stores)
 
 
 async def fill(folder: Path) -> None:
     """Store one partition of entities, by requests."""
-    clock = _StepClock()
-    account = await _open(folder, clock)
+    clock = StepClock()
+    account = await open_account(folder, clock)
     loop, requests = _Loop(account, clock, "off", CLIENTS), Requests(10002)
     await loop.send(loop.rounds_of([requests.create_table()]))
     firsts = range(0, PARTITION_ENTITIES, GROUP_OPERATIONS)
@@ -216,8 +220,8 @@ async def fill(folder: Path) -> None:
 
 async def count(folder: Path, workload: str, wanted: int, mode: str) -> None:
     """Send warm requests, then the counted ones."""
-    clock = _StepClock()
-    account = await _open(folder, clock)
+    clock = StepClock()
+    account = await open_account(folder, clock)
     loop = _Loop(account, clock, mode, 1 if workload == "W7" else CLIENTS)
     requests = _requests_of(workload)
     warm = WARM_REQUESTS.get(workload, WARM_REQUESTS_ELSEWHERE)
@@ -225,15 +229,15 @@ async def count(folder: Path, workload: str, wanted: int, mode: str) -> None:
     counted = loop.rounds_of(list(itertools.islice(requests, wanted)))
     gc.freeze()
     gc.disable()  # a collection would fall into one of the runs that are compared
-    _instrument("on")
+    instrument("on")
     await loop.send(counted)
     if loop.meter is not None:
         loop.meter.fold()
-    _instrument("off")
+    instrument("off")
     await account.close()
 
 
-def _instrument(state: str) -> None:
+def instrument(state: str) -> None:
     """Switch callgrind on or off."""
     if platform.machine() == "x86_64":
         _ask_callgrind(_START if state == "on" else _STOP)

@@ -41,11 +41,26 @@ START_SECONDS = 90.0
 START_ATTEMPTS_MAX = 5
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
+PORT_LINE, STATUS_LINE = 3, 7
+"""Of postmaster.pid, from 0."""
 
 
 def has_local_store(folder: Path) -> bool:
     """Return whether a data folder has the database of --local."""
     return (folder / POSTGRES_FOLDER / CLUSTER_FOLDER).is_dir()
+
+
+def running_url(folder: Path) -> str | None:
+    """Return the URL of the server that another process has started for a LocalPostgres folder.
+
+    None if it does not accept connections: it is starting or stopping.
+    """
+    # Its lines: process, folder, start time, port, folder of the socket, address, key, status.
+    with contextlib.suppress(OSError):
+        lines = (folder / CLUSTER_FOLDER / "postmaster.pid").read_text("utf-8").splitlines()
+        if len(lines) > STATUS_LINE and lines[STATUS_LINE].strip() == "ready":
+            return _url(int(lines[PORT_LINE]), "postgres")
+    return None
 
 
 class LocalPostgres:
@@ -86,7 +101,7 @@ class LocalPostgres:
         return self.folder / "log"
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://{self.superuser}@{HOST}:{self.port}/{database}"
+        return _url(self.port, database)
 
     def start(self, *, timeout: float = START_SECONDS) -> None:
         """Start the server; return when it accepts connections."""
@@ -205,6 +220,10 @@ class LocalPostgres:
             identity |= {"user": self._owner.pw_uid, "group": self._owner.pw_gid}
             identity |= {"extra_groups": ()}
         return identity
+
+
+def _url(port: int, database: str) -> str:
+    return f"postgresql://{getpass.getuser()}@{HOST}:{port}/{database}"
 
 
 def _site_packages() -> Path:

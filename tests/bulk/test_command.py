@@ -289,6 +289,8 @@ def test_a_query_is_explained_and_printed(shell: Shell, name: str) -> None:
     )
     assert point["plan"] == point["server_plan"] == "point pk='p0' rk='1'"
     assert shell.facts("query", name, "--where", "N gt 3", "--explain")["advice"]
+    for verb in ("query", "count"):
+        assert "If N is a number, write 3:" in shell.run(verb, name, "--where", "N eq '3'")
     assert len(shell.run("query", name, "--top", "4").splitlines()) == 5
     assert shell.run("query", name, "--format", "csv").startswith("PartitionKey,RowKey,Timestamp")
     assert "10 entities." in shell.run("query", name, "--format", "table")

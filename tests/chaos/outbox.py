@@ -163,16 +163,17 @@ class Hotel:
         """Take a writer's lines into the ledger; half a line was printed by a killed one."""
         assert process.stdout is not None
         asked = 0.0
-        for line in process.stdout:
-            if not line.endswith("\n"):
-                return
-            word, number, state, is_greeted = json.loads(line)
-            self.ledger.take(word, number, state, is_greeted)
-            if word == "asked":
-                asked = time.monotonic()
-            else:
-                for service in SERVICES:
-                    self.world.told(service, asked)
+        with process.stdout as lines:
+            for line in lines:
+                if not line.endswith("\n"):
+                    return
+                word, number, state, is_greeted = json.loads(line)
+                self.ledger.take(word, number, state, is_greeted)
+                if word == "asked":
+                    asked = time.monotonic()
+                else:
+                    for service in SERVICES:
+                        self.world.told(service, asked)
 
     def start_worker(self, module: str, program: Sequence[str] = SERVE) -> None:
         self.workers[module] = subprocess.Popen(

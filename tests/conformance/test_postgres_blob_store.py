@@ -9,7 +9,14 @@ from partita.blobs.rules import limits
 from partita.blobs.store import download as downloading
 from partita.errors import ConfigurationError
 from partita.scaleout.blobs import collector
-from support.object_stores import new_bucket, s3_server
+from support.object_stores import (
+    azure_server,
+    google_server,
+    new_bucket,
+    new_container,
+    new_google_bucket,
+    s3_server,
+)
 from support.postgres_blobs import BlobDatabase, FrontEnd, blob_database, folder_url
 
 SMALL = LONG[:65_536]
@@ -47,6 +54,13 @@ class PostgresBlobs(BlobStoreConformance):
 
     async def contents(self) -> list[bytes]:
         return await self.front_end.objects()
+
+    async def a_long_upload_is_sent_in_parts(self) -> None:
+        content = LONG * 70  # 21 MB: three parts
+
+        await self.engine.put_blob(blob("a"), content)
+
+        assert await self.read(blob("a")) == content
 
 
 def only(*names: str) -> Callable[[Suite], Suite]:
@@ -106,16 +120,56 @@ class PostgresAndS3(PostgresBlobs):
 )
 class TestBlobsInPostgresAndS3(PostgresAndS3):
     async def test_a_long_upload_is_sent_in_parts(self) -> None:
-        content = LONG * 70  # 21 MB: three parts
-
-        await self.engine.put_blob(blob("a"), content)
-
-        assert await self.read(blob("a")) == content
+        await self.a_long_upload_is_sent_in_parts()
 
 
 @pytest.mark.proof
 class TestAllBlobsInPostgresAndS3(PostgresAndS3):
     pass
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[None]:
+    with azure_server():
+        yield
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("azure")
+class TestAllBlobsInPostgresAndAzure(PostgresBlobs):
+    container: str | None = None
+
+    def blob_store(self) -> str:
+        if self.container is None:
+            self.container = new_container()
+        return self.container
+
+    async def test_a_long_upload_is_sent_in_parts(self) -> None:
+        await self.a_long_upload_is_sent_in_parts()
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with google_server(tmp_path_factory.mktemp("google")) as address:
+        yield address
+
+
+@pytest.mark.proof
+class TestAllBlobsInPostgresAndGoogle(PostgresBlobs):
+    address: str
+    bucket: str | None = None
+
+    @pytest.fixture(autouse=True)
+    def google_address(self, google: str) -> None:
+        self.address = google
+
+    def blob_store(self) -> str:
+        if self.bucket is None:
+            self.bucket = new_google_bucket(self.address)
+        return self.bucket
+
+    async def test_a_long_upload_is_sent_in_parts(self) -> None:
+        await self.a_long_upload_is_sent_in_parts()
 
 
 @only(

@@ -9,7 +9,7 @@ import pytest
 from conformance.queue_store import QueueStoreConformance, texts_of
 from partita.errors import ReceiptMismatchError
 from partita.queues.store import QueueStore
-from support.queue_databases import OpenQueues, TickingTime
+from support.queue_databases import OpenQueues, TickingTime, queue_url
 
 
 class TestPostgres(QueueStoreConformance):
@@ -17,9 +17,14 @@ class TestPostgres(QueueStoreConformance):
     account_id = 0
     time: TickingTime | None = None
 
+    def url(self) -> str:
+        return queue_url()
+
     async def open_store(self) -> QueueStore:
         self.time = self.time or TickingTime(self.clock)
-        self.queues = OpenQueues(self.clock, now=self.time, account_id=self.account_id)
+        self.queues = OpenQueues(
+            self.clock, now=self.time, account_id=self.account_id, url=self.url()
+        )
         await self.queues.open()
         self.account_id = self.queues.account_id
         return self.queues.store

@@ -1,11 +1,11 @@
-"""The table store over three shards: every table has ranges on all of them."""
+"""The stores over three shards: tables have ranges on all of them, queues are on two in turn."""
 
 import asyncio
 from functools import cache
 
 import pytest
 
-from conformance import test_postgres_store
+from conformance import test_postgres_queue_store, test_postgres_store
 from partita.scaleout.catalog.purge import purge_tables
 from partita.tables.store import Table
 from support.many_shards import SplitStore, execute, new_fleet
@@ -34,3 +34,9 @@ class TestShards(test_postgres_store.TestPostgres):
             while any([await pool.read(statement, table.id) for pool in pools]):
                 for pool in pools:
                     await purge_tables(pool)
+
+
+class TestQueuesOnShards(test_postgres_queue_store.TestPostgres):
+    def url(self) -> str:
+        execute(urls()[0], "UPDATE partita.shard SET state = CASE id WHEN 0 THEN 'd' ELSE 'o' END")
+        return urls()[0]

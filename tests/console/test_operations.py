@@ -168,6 +168,20 @@ def test_the_overview_is_live_and_accessible(
 
 @needs_folder
 @pytest.mark.proof
+def test_the_overview_opens_in_a_browser_without_a_locale(watch: Watch, server: LiveServer) -> None:
+    page = watch.page
+    # What Chromium reports where LANG is not set.
+    page.add_init_script(
+        "Object.defineProperty(navigator, 'language', {value: 'en-US@posix', configurable: true})"
+    )
+
+    page.goto(at(server.announced["console"], "overview"))
+
+    page.get_by_role("img", name="Requests per second").wait_for()
+
+
+@needs_folder
+@pytest.mark.proof
 def test_the_overview_keeps_its_window_in_the_address(watch: Watch, server: LiveServer) -> None:
     page = watch.page
     page.goto(at(server.announced["console"], "overview"))

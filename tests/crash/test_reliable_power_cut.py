@@ -33,8 +33,9 @@ from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
 from partita.reliable.state import blocks as blocks_module
 from partita.reliable.state.records import FORMAT, Entry, Record, encode_record, record_hash
-from partita.reliable.state.state import Collection, KeptOutcome, State
+from partita.reliable.state.state import Collection, KeptOutcome, State, Touched
 from partita.reliable.storage import checkpoint as checkpoint_module
+from partita.reliable.storage import increments as increments_module
 from partita.reliable.storage.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
 from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import (
@@ -521,6 +522,48 @@ def test_a_checkpoint_of_two_moments_is_found_out(monkeypatch: pytest.MonkeyPatc
     wrong = Examination(run, thorough=NEVER).everywhere(["kept"], step=3)
 
     assert wrong != []
+
+
+def run_with_increments(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Let a small state write increments between its checkpoints."""
+    with monkeypatch.context() as eager:
+        eager.setattr(increments_module, "CHECKPOINT_SHARE", 0)
+        eager.setattr(increments_module, "_is_smaller", lambda _: True)
+        eager.setattr(housekeeping, "HOUSEKEEPING_SECONDS", 0.05)
+        eager.setattr(Checkpoints, "is_due", lambda _, log_bytes, __: log_bytes > 4_000)
+        return a_run(checkpoint_bytes=500)
+
+
+def increments_of(run: Run) -> list[Rename]:
+    renames = [event for event in run.events if isinstance(event, Rename)]
+    return [event for event in renames if event.new_name.startswith("increment-")]
+
+
+@pytest.mark.proof
+def test_a_power_cut_beside_increments_leaves_whole_transactions_and_all_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = run_with_increments(monkeypatch)
+    assert len(increments_of(run)) > 3
+
+    assert Examination(run, thorough=9).everywhere(CUTS, step=3) == []
+
+
+@pytest.mark.proof
+def test_an_increment_that_misses_rows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = Collection.touched_pieces
+
+    def some(
+        collection: Collection, sequence: int, since: int, touched: Touched
+    ) -> Iterator[dict[bytes, bytes]]:
+        for piece in pieces(collection, sequence, since, touched):
+            yield dict(list(piece.items())[1:])
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Collection, "touched_pieces", some)
+        run = run_with_increments(monkeypatch)
+
+    assert Examination(run, thorough=NEVER).everywhere(["kept"], step=3) != []
 
 
 @pytest.mark.proof

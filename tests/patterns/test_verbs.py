@@ -938,6 +938,8 @@ async def test_get_takes_every_field_of_the_keys_and_no_other(employees: Table[E
         await employees.get(dept="Sales")
     with pytest.raises(UsageError, match="'age' is not one of them"):
         await employees.get(dept="Sales", id=1, age=2)
+    with pytest.raises(UsageError, match=r"'dep' is not one of them.* Did you mean 'dept'\?"):
+        await employees.get(dep="Sales", id=1)
 
 
 async def test_get_many_reads_each_distinct_key_once(db: Database, notes: Table[Note]) -> None:

@@ -1,10 +1,12 @@
 """Wide entities and series: merges, views, copies and projections of what takes several rows."""
 
+import asyncio
 from dataclasses import field
 from typing import Annotated, Any
 
 import pytest
 
+from partita.errors import InvalidPropertyError
 from partita.patterns import Database, Series, connect, entity, evolve, index, view
 from partita.service.hosting.in_process import LocalAccount
 from support.entities import Wide, rows
@@ -185,3 +187,45 @@ async def test_many_wide_entities_are_counted_by_keys_and_read_at_once(db: Datab
     assert cost.requests == 1
     found = await table.partition(site="s").all().list()
     assert [each.minutes[2999] for each in found] == list(range(12))
+
+
+@entity(table="days", partition="{site}", row="{id:06d}_01", type_property=None, single_row=True)
+class FullRow:
+    site: str
+    id: int
+    days: Annotated[dict[int, int], Series("M{:03d}", slots=252, first=1)] = field(
+        default_factory=dict
+    )
+
+
+async def test_a_single_row_has_all_properties_that_the_service_allows(any_db: Database) -> None:
+    table = any_db.table(FullRow)
+    await any_db.create_tables()
+    full = dict.fromkeys(range(1, 253), 7)
+
+    saved = await table.save(FullRow(site="s", id=1, days=full))
+    saved = await table.save(evolve(saved, days={**full, 252: 8}))
+    assert await table.increment(saved, "days", 252) == 9
+
+    assert (await table.get(site="s", id=1)).days == {**full, 252: 9}
+    [stored] = await any_db.raw("days").query().list()
+    assert stored.properties == {f"M{day:03d}": 7 for day in range(1, 252)} | {"M252": 9}
+
+
+async def test_a_conflicting_increment_of_a_single_row_is_counted(db: Database) -> None:
+    table = db.table(FullRow)
+    await db.create_tables()
+    saved = await table.save(FullRow(site="s", id=1, days={1: 0}))
+
+    await asyncio.gather(*(table.increment(saved, "days", 1) for _ in range(5)))
+
+    assert (await table.get(site="s", id=1)).days == {1: 5}
+
+
+@pytest.mark.parametrize("slot", [0, 253])
+async def test_slots_are_numbered_from_the_first_one(db: Database, slot: int) -> None:
+    table = db.table(FullRow)
+    await db.create_tables()
+
+    with pytest.raises(InvalidPropertyError, match="has slots 1 to 252"):
+        await table.save(FullRow(site="s", id=1, days={slot: 1}))

@@ -12,6 +12,7 @@ import sys
 from conformance.queue_store import place_of, receipt_of
 from partita.clock import SystemClock
 from partita.queues.store import QueueStore
+from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
@@ -52,7 +53,9 @@ async def get(store: QueueStore) -> None:
 async def work(url: str, account_id: int, name: str, *, is_hasty: bool) -> None:
     connector = Connector(Location.parse(url), Durability.FAST)
     clock = SystemClock()
-    database = QueueDatabase(connector, Pool(connector), clock, may_expire=lambda: True)
+    pool = Pool(connector)
+    catalog = await Catalog.open(connector, pool)
+    database = QueueDatabase(catalog, pool, clock, may_expire=lambda: True)
     database.start()
     store = database.store(account_id)
     async with asyncio.TaskGroup() as group:

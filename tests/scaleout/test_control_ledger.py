@@ -13,11 +13,10 @@ import pytest
 from partita.errors import ConflictError, PartitaError
 from partita.scaleout.control import moving, range_copy
 from partita.scaleout.control.control import Control
-from partita.scaleout.schema import entities
 from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables import trips
 from support.control_fleets import Session, other, session, urls
-from support.front_ends import OwningStore
+from support.front_ends import OwningStore, whole_write
 from support.many_shards import execute
 from support.range_ledger import Ledger, change_ranges
 from support.repeats import repeat
@@ -99,9 +98,7 @@ async def violations_of(
 
 def break_writes(monkeypatch: pytest.MonkeyPatch, start: str, end: str, instead: str) -> None:
     """Let front ends write by a function that has a part replaced, on all shards."""
-    text = entities.FUNCTIONS
-    first = text.index("CREATE OR REPLACE FUNCTION partita.write_2")
-    whole = text[first : text.index("$$;", first) + 3]
+    whole = whole_write()
     what = whole[whole.index(start) : whole.index(end)]
     broken = whole.replace(what, instead, 1).replace("partita.write_2", "partita.write_broken")
     for url in urls():

@@ -15,11 +15,16 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.scaleout.catalog.shards import Shard
+from partita.scaleout.catalog.staleness import STALE
+from partita.scaleout.connections.link import Connector, Link
+from partita.scaleout.connections.location import Location
 from partita.scaleout.control import exclusive, moving, range_copy
 from partita.scaleout.control.control import Control
+from partita.scaleout.control.jobs import open_session, opened_together
 from partita.scaleout.control.states import MoveOutcome, MoveProgress, MoveStep
 from partita.scaleout.schema.locks import RANGE_LOCKS
-from partita.scaleout.tables.trips import STALE, Change, Read, Row
+from partita.scaleout.tables.trips import Change, Read, Row
+from partita.storage.durability import Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.expectations import ANYTHING
@@ -491,13 +496,13 @@ async def test_a_range_that_is_closed_for_too_long_is_opened_again(
 ) -> None:
     await fill(session)
     monkeypatch.setattr(moving, "CLOSED_SECONDS_MAX", 0.05)
-    carry = range_copy.RangeCopy.carry_removed
+    carry = range_copy.RangeCopy.carry_order
 
     async def slow(self: range_copy.RangeCopy) -> None:
         await carry(self)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(range_copy.RangeCopy, "carry_removed", slow)
+    monkeypatch.setattr(range_copy.RangeCopy, "carry_order", slow)
     with pytest.raises(UnavailableError) as refused:
         await session.control.move((await session.only()).id, THERE)
 
@@ -525,3 +530,28 @@ async def test_a_table_that_is_dropped_during_a_move_leaves_nothing(
     for shard in session.store.fleet.shards:
         await session.store.fleet._purge(shard)
     assert (session.rows(0), session.rows(1)) == (0, 0)
+
+
+async def test_sessions_that_were_open_when_the_caller_was_cancelled_are_closed(
+    session: Session,
+) -> None:
+    connector = Connector(Location.parse(urls()[0]), Durability.FAST)
+    opened: list[Link] = []
+    never = asyncio.Event()
+
+    async def open_one() -> Link:
+        opened.append(await open_session(connector))
+        return opened[0]
+
+    async def wait() -> Link:
+        await never.wait()
+        raise AssertionError
+
+    opening = asyncio.ensure_future(opened_together([open_one(), wait()]))
+    while not opened:  # noqa: ASYNC110 - a list, not an event
+        await asyncio.sleep(0.01)
+    opening.cancel()
+    await asyncio.wait([opening])
+
+    assert opening.cancelled()
+    assert opened[0].is_closed

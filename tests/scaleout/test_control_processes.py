@@ -11,19 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from partita.errors import PartitaError
+from partita.errors import PartitaError, UnavailableError
 from partita.local_postgres import LocalPostgres
 from partita.scaleout.control import moving
 from partita.scaleout.control.control import Control
+from partita.scaleout.schema.install import install
 from partita.storage.durability import Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, InsertOrReplace
+from support.catalog_databases import empty_url
 from support.control_fleets import HERE, THERE, Session, session, urls
-from support.fleet_processes import FENCED
+from support.fleet_processes import FENCED, RECORDED, REPLACEMENT_STEPS
 from support.front_ends import OwningStore
 from support.many_shards import execute, new_fleet, open_front_end
-from support.range_ledger import Ledger, change_ranges
+from support.range_ledger import PARTITIONS, Ledger, change_ranges
 from support.repeats import repeat
 
 __all__ = ["session"]
@@ -34,6 +36,7 @@ TESTS = str(Path(__file__).resolve().parents[1])
 KILLS = repeat(1, 1, 5)
 FREEZES = repeat(1, 3, 20)
 RESTARTS = repeat(1, 2, 10)
+CATALOG_AWAY_SECONDS = repeat(2, 6, 60)
 MOVED = """
 UPDATE partita.shard SET url = %s, version = partita.catalog_changed_1() WHERE name = 'restarts'
 """
@@ -66,9 +69,7 @@ async def test_a_range_has_one_owner_after_its_mover_was_killed(
         to = THERE if before.shard == HERE else HERE
         async with process("move", urls()[0], str(before.id), to, step) as mover:
             assert await mover.wait() == -signal.SIGKILL
-        async with asyncio.timeout(60):
-            while await session.control.resume():  # noqa: ASYNC110 - a server ends the sessions
-                await asyncio.sleep(0.05)
+        await resumed(session.control)
 
         owner = (await session.only()).shard
         assert owner == (to if step in moving.COMPLETED_ONLY else before.shard)
@@ -77,6 +78,34 @@ async def test_a_range_has_one_owner_after_its_mover_was_killed(
         here, there = (0, 1) if owner == HERE else (1, 0)
         assert (session.rows(here), session.rows(there)) == (120, 0)
         assert (session.owned(here), session.owned(there)) == (["o"], [])
+
+
+@pytest.mark.parametrize("step", REPLACEMENT_STEPS)
+async def test_each_key_has_one_owner_after_a_split_and_a_merge_were_killed(
+    session: Session, step: str
+) -> None:
+    for key in "abcdef":
+        await session.put(key)
+    for kill in range(KILLS):
+        async with process("split", urls()[0], session.account, "d", step) as splitter:
+            assert await splitter.wait() == -signal.SIGKILL
+        await resumed(session.control)
+        assert len(await session.ranges()) == (1 if step == RECORDED else 2)
+        if step == RECORDED:
+            await session.split("d")
+
+        low, high = (str(each.id) for each in await session.ranges())
+        async with process("merge", urls()[0], low, high, step) as merger:
+            assert await merger.wait() == -signal.SIGKILL
+        await resumed(session.control)
+        if step == RECORDED:
+            await session.control.merge(int(low), int(high))
+
+        only = await session.only()
+        await session.put("a", age=kill)
+        assert "".join(await session.keys()) == "abcdef"
+        here = 0 if only.shard == HERE else 1
+        assert (session.owned(here), session.owned(1 - here)) == (["o"], [])
 
 
 async def test_a_front_end_that_sleeps_through_a_move_writes_and_reads_nothing_old(
@@ -140,9 +169,7 @@ async def test_nothing_is_lost_while_a_shard_restarts_at_once(tmp_path: Path) ->
                 await asyncio.to_thread(server.start)
                 execute(home, MOVED, server.url())  # at another port
                 moves += await moving_on
-            async with asyncio.timeout(60):
-                while await control.resume():  # noqa: ASYNC110 - a server ends the sessions
-                    await asyncio.sleep(0.1)
+            await resumed(control)
             moves += await change_often(control, chance)
 
         assert ledger.violations == []
@@ -153,6 +180,51 @@ async def test_nothing_is_lost_while_a_shard_restarts_at_once(tmp_path: Path) ->
         for fleet in fleets:
             await fleet.close()
         server.stop(immediately=True)
+
+
+async def test_no_request_of_a_known_table_fails_while_the_catalog_is_away(tmp_path: Path) -> None:
+    server = LocalPostgres(tmp_path / "catalog", settings={"max_connections": "100"})
+    server.start()
+    await install(server.url())
+    control = await Control.open(server.url(), durability=Durability.FAST)
+    fleets = []
+    try:
+        for number in range(2):
+            await control.add_shard(empty_url("fleet"), name=f"shard-{number}")
+        await control.drain("catalog")
+        fleets += [await open_front_end(server.url()) for _ in range(2)]
+        account_id = await fleets[0].catalog.account_id("known")
+        stores = [OwningStore(fleet, account_id) for fleet in fleets]
+        table = await stores[0].create_table("Staff")
+        low, _high = await control.split("Staff", PARTITIONS[8])
+        only = await control.ranges("Staff")
+        await control.move(low, next(s for s in ("shard-0", "shard-1") if s != only[0].shard))
+        assert await stores[1].find_table("Staff") == table
+        ledger = Ledger(stores, table, seed=9)
+        async with ledger.running():
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(server.stop, immediately=True)
+            before = sum(ledger.done.values())
+            await asyncio.sleep(CATALOG_AWAY_SECONDS)
+            done = sum(ledger.done.values()) - before
+            with pytest.raises(UnavailableError):
+                await stores[0].create_table("New")
+            await asyncio.to_thread(server.start)
+        assert ledger.violations == []
+        assert done > 0
+        assert (await control.verify()).problems == ()
+    finally:
+        await control.close()
+        for fleet in fleets:
+            await fleet.close()
+        server.stop(immediately=True)
+
+
+async def resumed(control: Control) -> None:
+    """Wait until nothing is left of processes that were killed."""
+    async with asyncio.timeout(60):
+        while await control.resume():  # noqa: ASYNC110 - a server ends the sessions
+            await asyncio.sleep(0.05)
 
 
 async def change_often(control: Control, chance: random.Random, times: int = 8) -> int:

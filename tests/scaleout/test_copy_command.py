@@ -14,6 +14,7 @@ import pytest
 from partita.cli.main import main
 from partita.local_postgres import CLUSTER_FOLDER, POSTGRES_FOLDER
 from partita.scaleout.copying.copier import Copier
+from partita.storage.folder import FolderLock
 from support.copying import Place
 from support.live import LiveServer
 from support.whole_accounts import described, fill, folder_account, opened
@@ -124,23 +125,50 @@ def copy_local(source: object, target: object, *flags: str) -> int:
 def test_an_account_is_copied_to_the_database_of_a_local_server_and_back(
     folder: Path, place: Place, tmp_path: Path, capsys: Capture
 ) -> None:
-    local, back = tmp_path / "local", tmp_path / "back"
+    local, back, again = tmp_path / "local", tmp_path / "back", tmp_path / "again"
 
     assert copy_local(folder, f"local:{local}") == 0
     flags = ["--path", str(local), "--store", "postgres", "--local"]
     server = LiveServer(tmp_path, *flags, *account_flags(place, tmp_path))
     try:
-        capsys.readouterr()
-        assert copy_local(f"local:{local}", back) == 2
-        refusal = capsys.readouterr().err
+        assert copy_local(f"local:{local}", back, "--account", place.account) == 0
     finally:
         server.stop()
-    assert copy_local(f"local:{local}", back, "--account", place.account) == 0
+    assert copy_local(f"local:{local}", again, "--account", place.account) == 0
 
-    assert "in use" in refusal
     assert f"local:{local}, account {place.account} to folder" in capsys.readouterr().out
     before = described_in(Place(folder=str(folder / place.account)))
     assert described_in(Place(folder=str(back / place.account))) == before
+    assert described_in(Place(folder=str(again / place.account))) == before
+
+
+@pytest.mark.proof
+def test_an_account_is_copied_to_a_local_server_that_runs(
+    folder: Path, place: Place, tmp_path: Path
+) -> None:
+    local, back = tmp_path / "local", tmp_path / "back"
+    server = LiveServer(tmp_path, "--path", str(local), "--store", "postgres", "--local")
+    try:
+        assert copy_local(folder, f"local:{local}") == 0
+        assert copy_local(f"local:{local}", back, "--account", place.account) == 0
+    finally:
+        server.stop()
+
+    before = described_in(Place(folder=str(folder / place.account)))
+    assert described_in(Place(folder=str(back / place.account))) == before
+
+
+def test_a_local_database_that_is_starting_is_in_use(tmp_path: Path, capsys: Capture) -> None:
+    cluster = tmp_path / POSTGRES_FOLDER / CLUSTER_FOLDER
+    cluster.mkdir(parents=True)
+    (cluster / "postmaster.pid").write_text("17\n/data\n1\n5432\n\n127.0.0.1\n  1\nstarting\n")
+    lock = FolderLock(tmp_path / POSTGRES_FOLDER, "database")
+    try:
+        assert copy_local(f"local:{tmp_path}", tmp_path / "back") == 2
+    finally:
+        lock.release()
+
+    assert "in use" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_database_is_refused(tmp_path: Path, capsys: Capture) -> None:

@@ -49,7 +49,8 @@ def test_status_tells_what_would_be_refused(capsys: pytest.CaptureFixture[str]) 
     status = msgspec.json.decode(capsys.readouterr().out)
     assert status["version"] == status["needed_version"] == VERSION
     assert {each["verdict"] for each in status["checks"]} == {"accepted"}
-    assert status["counts"] == {"accounts": 0, "tables": 0, "ranges": 0, "dropped_tables": 0}
+    names = ("accounts", "tables", "queues", "ranges", "dropped_tables")
+    assert status["counts"] == dict.fromkeys(names, 0)
 
     run_sql(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
     run_sql(url, f"ALTER DATABASE {name} SET default_transaction_isolation = serializable")
@@ -117,7 +118,9 @@ def test_a_shard_is_drained_removed_and_the_fleet_verified(
     capsys.readouterr()
 
     assert main(["fleet", "verify", *flags]) == 0
-    assert capsys.readouterr().out == "0 ranges with 0 entities: all keys have one owner.\n"
+    assert capsys.readouterr().out == (
+        "0 ranges with 0 entities and 0 messages: all keys have one owner.\n"
+    )
     assert main(["fleet", "reconcile", "east", *flags]) == 0
     assert "nothing was changed" in capsys.readouterr().out
     assert main(["fleet", "mark", "before", "--json", *flags]) == 0

@@ -20,10 +20,9 @@ from scaleout.test_two_front_ends import (
     break_write,
     fronts,
     opened,
-    whole_write,
     write_while_it_moves,
 )
-from support.front_ends import forget_slots
+from support.front_ends import forget_slots, whole_write
 
 __all__ = ["fronts"]
 

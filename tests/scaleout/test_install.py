@@ -13,7 +13,7 @@ from partita.scaleout.connections.session import SETTINGS
 from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema import versions
 from partita.scaleout.schema.install import install
-from support.catalog_databases import TO_1_2, TO_1_3, empty_url, url_of
+from support.catalog_databases import TO_1_2, TO_1_3, TO_1_5, empty_url, url_of
 from support.postgres_blobs import folder_url
 from support.weak_server import run_sql
 from support.whole_accounts import postgres_account
@@ -94,6 +94,23 @@ async def test_blobs_with_tags_are_found_after_an_upgrade_from_1_3(tmp_path: Pat
         engines.blobs.keeper.retention = Retention(blob_days=1)
         await engines.blobs.delete_blob(name)
         await engines.blobs.undelete_blob(name)
+
+
+async def test_queues_keep_their_messages_in_an_upgrade_from_1_5() -> None:
+    url, account = empty_url(), "queues"
+    await install(url)
+    async with postgres_account(url, account, None) as engines:
+        await engines.queues.create_queue("work", {})
+        await engines.queues.put("work", "before")
+    run_sql(url, *TO_1_5, "UPDATE partita.schema_version SET minor = 5")
+
+    assert (await install(url)).previous == (1, 5)
+
+    async with postgres_account(url, account, None) as engines:
+        await engines.queues.put("work", "after")
+        messages = await engines.queues.get("work", limit=5)
+        assert [message.text for message in messages] == ["before", "after"]
+    assert run_sql(url, "SELECT kind::text, shard FROM partita.range") == [("q", 0)]
 
 
 async def test_a_newer_database_is_refused_by_init_and_by_an_older_front_end() -> None:

@@ -1,13 +1,11 @@
 """Front ends over several shards: routing, scans, what goes on while a database is away."""
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import cache
 
 import pytest
-from psycopg import sql
 
 from partita.errors import (
     ConfigurationError,
@@ -17,10 +15,10 @@ from partita.errors import (
 )
 from partita.policies import Policy
 from partita.scaleout import fleet as fleet_module
+from partita.scaleout.catalog import staleness
 from partita.scaleout.catalog.sizes import measure
 from partita.scaleout.connections.location import Location
 from partita.scaleout.copying.postgres_source import PostgresSource
-from partita.scaleout.tables import postgres_store
 from partita.storage.durability import Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
@@ -29,8 +27,8 @@ from partita.tables.operations import EntityGroup, InsertOrReplace
 from partita.tables.paging import KeyRange
 from partita.tables.plan import plan
 from partita.tables.store import Table
-from support import postgres
 from support.many_shards import BOUNDS, SplitStore, cut_table, execute, new_fleet
+from support.shards_away import away
 
 KEYS = [EntityKey(text, "r") for text in ("", "a", "b", "c", "k", "m", "p", "q", "s", "z", "zz")]
 ON_HOME = ("", "a", "p", "q")
@@ -44,7 +42,7 @@ def urls() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_store, "REPEAT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(staleness, "REPEAT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(fleet_module, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(fleet_module, "BEAT_AGAIN_SECONDS", 0.05)
 
@@ -61,19 +59,6 @@ async def put(store: SplitStore, table: Table, *keys: EntityKey, age: int = 1) -
     for key in keys:
         group = EntityGroup([InsertOrReplace(key, {"Age": age})])
         await TableEngine(store).run(table.name, group)
-
-
-@contextlib.contextmanager
-def away(url: str) -> Iterator[None]:
-    """Refuse connections to a database, and end those that it has."""
-    name, server = url.rpartition("/")[2], postgres.server()
-    allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
-    server.execute(allow.format(sql.Identifier(name), sql.Literal(False)))
-    server.execute(postgres.END_SESSIONS.format(sql.Literal(name)))
-    try:
-        yield
-    finally:
-        server.execute(allow.format(sql.Identifier(name), sql.Literal(True)))
 
 
 async def entities_on(url: str, table: Table) -> set[object]:

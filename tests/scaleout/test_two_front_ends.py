@@ -23,10 +23,10 @@ from partita.errors import (
     StoreBusyError,
     TableNotFoundError,
 )
+from partita.scaleout.catalog import staleness
 from partita.scaleout.catalog.purge import fold_removed
 from partita.scaleout.connections.link import Link
 from partita.scaleout.connections.session import may_repeat, sqlstate_of
-from partita.scaleout.schema import entities
 from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables import postgres_store, trips
 from partita.tables.engine import TableEngine
@@ -44,7 +44,7 @@ from partita.tables.operations import (
 )
 from partita.tables.paging import KeyRange
 from partita.tables.store import Table
-from support.front_ends import OwningStore, cut_ranges, forget_slots
+from support.front_ends import OwningStore, cut_ranges, forget_slots, whole_write
 from support.repeats import repeat
 
 STORES = 2
@@ -306,8 +306,8 @@ async def test_torn_groups_would_be_seen(fronts: Fronts, monkeypatch: pytest.Mon
 
     async def torn(
         self: trips.Trips, item: trips.Change, keys: Sequence[Any]
-    ) -> trips.Refused | trips.Stale | None:
-        answer: trips.Refused | trips.Stale | None = None
+    ) -> trips.Refused | staleness.Stale | None:
+        answer: trips.Refused | staleness.Stale | None = None
         for row, key in zip(item.rows, keys, strict=True):
             answer = await whole(self, item._replace(rows=[row]), [key]) or answer
         return answer
@@ -663,7 +663,7 @@ async def test_a_stale_map_costs_one_refresh(fronts: Fronts) -> None:
 async def test_a_fenced_range_is_refused_and_nothing_is_written(
     fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "REPEAT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(staleness, "REPEAT_SECONDS_MAX", 0.05)
     store, table = fronts.stores[0], fronts.table
     await put(store, table, ["a"])
     other = await store.create_table("Other")
@@ -701,13 +701,6 @@ async def test_a_range_that_is_being_changed_is_tried_again(fronts: Fronts) -> N
         await writing
 
     assert await store.get(table, EntityKey("p", "a")) is not None
-
-
-def whole_write() -> str:
-    """Return the definition of the function that writes."""
-    text = entities.FUNCTIONS
-    start = text.index("CREATE OR REPLACE FUNCTION partita.write_2")
-    return text[start : text.index("$$;", start) + 3]
 
 
 async def break_write(

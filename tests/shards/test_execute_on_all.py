@@ -90,6 +90,15 @@ def test_maintenance_runs_outside_of_a_transaction(two: Two) -> None:
     assert report.is_complete, report.errors
 
 
+def test_maintenance_has_the_values_of_its_parameters(two: Two) -> None:
+    statement = sa.insert(note).values(tenant_id=7)
+
+    report = two.fleet.execute_on_all(statement, autocommit=True)
+
+    assert report.is_complete, report.errors
+    assert [notes(shard) for shard in two.shards] == [[7], [7]]
+
+
 def test_all_shards_are_downgraded_and_upgraded_again(two: Two, tmp_path: Path) -> None:
     fleet = Fleet(two.fleet.manager, alembic=a_project(tmp_path / "project"))
     two.fleet.execute_on_all("DROP TABLE note")

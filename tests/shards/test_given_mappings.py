@@ -105,3 +105,49 @@ def test_a_change_to_a_shard_that_refuses_it_leaves_an_online_mapping_online(
 
         assert catalog.tenants.mappings() == [mapping]
         assert_catalogs_agree(catalog.tenants)
+
+
+def test_mappings_are_listed_by_a_key_a_mapping_and_the_url_of_their_shard(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        tenants = catalog.tenants
+        left = tenants.create_mapping(Range(0, 10), catalog.one)
+        right = tenants.create_mapping(Range(10, 20), catalog.two)
+
+        assert tenants.mappings(5) == tenants.mappings(left) == [left]
+        assert tenants.mappings(shard=catalog_urls("two")) == [right]
+        assert tenants.mappings(30) == []
+        with pytest.raises(ShardNotFoundError):
+            tenants.mappings(shard="sqlite:////nowhere.db")
+
+
+@pytest.mark.parametrize("given", [5, Range(2, 3)])
+def test_a_mapping_is_forgotten_by_key_or_range(catalog_urls: NewDatabase, given: object) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        tenants = catalog.tenants
+        tenants.create_mappings([Range(0, 10), Range(10, 20)], catalog.one)
+
+        tenants.forget(given)
+
+        assert tenants.find_cached(5) is None
+        assert tenants.find_cached(15) is not None
+
+
+def test_a_mapping_changes_to_the_shard_at_a_url(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        catalog.tenants.create_mapping(Range(0, 10), catalog.one, status=OFFLINE)
+
+        changed = catalog.tenants.update_mapping(5, shard=catalog_urls("two"))
+
+        assert changed.shard == catalog.two
+        assert_catalogs_agree(catalog.tenants)
+
+
+def test_a_local_catalog_is_rebuilt_for_a_mapping(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        mapping = catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+
+        catalog.manager.recovery.rebuild_local(catalog.one, only=[mapping])
+
+        assert_catalogs_agree(catalog.tenants)

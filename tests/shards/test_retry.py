@@ -76,6 +76,15 @@ def test_run_commits_and_returns_the_value(routed: Routed) -> None:
     assert routed.notes(routed.one) == [(5, 1)]
 
 
+def test_run_passes_its_arguments_after_the_session(routed: Routed) -> None:
+    def write(session: RoutedSession, number: int, said: str) -> int:
+        session.add(Note(tenant_id=5, id=number, said=said))
+        return number
+
+    assert routed.tenants.run(5, write, 3, "hello", retry=FAST) == 3
+    assert routed.notes(routed.one) == [(5, 3)]
+
+
 def test_a_transient_error_is_tried_again_with_a_session_of_its_own(routed: Routed) -> None:
     failing = Failing(MappingOfflineError("MappingOffline", "It is."), 2)
     assert routed.tenants.run(5, failing, retry=FAST) == "done"
@@ -296,6 +305,17 @@ async def test_arun_tries_again_and_commits(arouted: Routed) -> None:
 
     assert await arouted.tenants.arun(5, write, retry=FAST) == 2
     assert arouted.notes(arouted.one) == [(5, 2)]
+    await arouted.manager.aclose()
+
+
+async def test_the_async_run_passes_its_arguments_after_the_session(arouted: Routed) -> None:
+    async def write(session: AsyncSession, number: int) -> int:
+        session.add(Note(tenant_id=5, id=number))
+        return number
+
+    assert await arouted.tenants.aio.run(5, write, 3, retry=FAST) == 3
+    assert await arouted.tenants.arun(5, write, 4) == 4
+    assert arouted.notes(arouted.one) == [(5, 3), (5, 4)]
     await arouted.manager.aclose()
 
 

@@ -43,6 +43,10 @@ def greet(session: Polite) -> str:
     return session.greet()
 
 
+def count(session: RoutedSession, least: int) -> int:
+    return least
+
+
 async def agreet(session: AsyncPolite) -> str:
     return session.greet()
 
@@ -73,6 +77,7 @@ def use_sessions(tenants: RangeShardMap) -> None:
     assert_type(tenants.scoped_session(None, lambda: 5, class_=Polite)(), Polite)
     assert_type(tenants.run(5, greet, class_=Polite), str)
     assert_type(tenants.run(5, lambda session: session.get_one(Blog, 5).posts), int)
+    assert_type(tenants.run(5, count, 3), int)
 
 
 def use_routed(tenants: RangeShardMap) -> None:

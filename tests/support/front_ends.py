@@ -13,6 +13,7 @@ from psycopg import sql
 
 from partita.scaleout.catalog.purge import purge_tables
 from partita.scaleout.fleet import Fleet
+from partita.scaleout.schema import entities
 from partita.scaleout.schema.install import install
 from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables.postgres_store import PostgresTableStore
@@ -76,6 +77,13 @@ def _connection() -> psycopg.Connection:
     connection = psycopg.connect(installed_url(), autocommit=True)
     atexit.register(connection.close)
     return connection
+
+
+def whole_write() -> str:
+    """Return the definition of the function that writes."""
+    text = entities.FUNCTIONS
+    start = text.index("CREATE OR REPLACE FUNCTION partita.write_2")
+    return text[start : text.index("$$;", start) + 3]
 
 
 def forget_slots() -> None:

@@ -2,8 +2,9 @@
 
 PARTITA_TEST_STORE=postgresql lets every server keep its accounts in a PostgreSQL database of its
 own, and PARTITA_TEST_FRONT_ENDS=2 starts two processes on it, which answer in turn;
-PARTITA_TEST_POOLER=pgbouncer puts PgBouncer before it. `python -m support.live` runs such servers
-until Ctrl-C, for test suites of other projects.
+PARTITA_TEST_POOLER=pgbouncer puts PgBouncer before it. PARTITA_TEST_SHARDS=3 makes it a fleet of
+that many shards, whose ranges are split, merged and moved all the time. `python -m support.live`
+runs such servers until Ctrl-C or SIGTERM, for test suites of other projects.
 """
 
 import contextlib
@@ -27,6 +28,9 @@ PATIENCE_SECONDS = 60
 ANY_PORTS = ("--blob-port", "0", "--queue-port", "0", "--table-port", "0")
 IS_ON_POSTGRESQL = os.environ.get("PARTITA_TEST_STORE", "sqlite") == "postgresql"
 FRONT_ENDS = int(os.environ.get("PARTITA_TEST_FRONT_ENDS", "1")) if IS_ON_POSTGRESQL else 1
+SHARDS = int(os.environ.get("PARTITA_TEST_SHARDS", "1")) if IS_ON_POSTGRESQL else 1
+CHANGES = os.environ.get("PARTITA_TEST_CHANGES", "")
+"""A file that gets a line of the number of changes when a fleet ends."""
 ENDPOINTS = ("blob_endpoint", "queue_endpoint", "table_endpoint")
 
 needs_folder = pytest.mark.skipif(
@@ -60,6 +64,9 @@ class LiveServer:
         self._flags = _on_postgresql(folder, flags) if IS_ON_POSTGRESQL else flags
         self._processes: list[subprocess.Popen[str]] = []
         self._balancers: list[Balancer] = []
+        self._mover: subprocess.Popen[str] | None = None
+        self.changes: dict[str, int] = {}
+        """How often ranges were split, merged and moved."""
         self.announced: dict[str, Any] = {}
         self.start()
 
@@ -68,6 +75,14 @@ class LiveServer:
         self.announced = announced[0]
         if FRONT_ENDS > 1:
             self._balance(announced)
+        if SHARDS > 1:
+            self._mover = subprocess.Popen(
+                [sys.executable, "-m", "support.fleet_processes", "rebalance", self._flags[1]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+                text=True,
+            )
 
     def _start_one(self) -> dict[str, Any]:
         command = [sys.executable, "-m", "partita.cli.main", "serve", "--json"]
@@ -109,6 +124,7 @@ class LiveServer:
             self.kill()
 
     def kill(self) -> None:
+        self._end_mover()
         processes, self._processes = self._processes, []
         balancers, self._balancers = self._balancers, []
         for process in processes:
@@ -118,6 +134,20 @@ class LiveServer:
                 process.stdout.close()
         for balancer in balancers:
             balancer.close()
+
+    def _end_mover(self) -> None:
+        mover, self._mover = self._mover, None
+        if mover is None:
+            return
+        try:
+            output, _ = mover.communicate("", timeout=PATIENCE_SECONDS)
+        finally:
+            mover.kill()
+        for name, count in json.loads(output).items():
+            self.changes[name] = self.changes.get(name, 0) + count
+        if CHANGES:
+            with Path(CHANGES).open("a") as file:
+                print(output.strip(), file=file)
 
     def restart(self) -> None:
         self.stop()
@@ -173,7 +203,12 @@ def _on_postgresql(folder: Path, flags: tuple[str, ...]) -> tuple[str, ...]:
     for each in ("--path", "--scrub-days"):
         if each in kept:
             pytest.skip(f"{each} does not apply to PostgreSQL")
-    store = ("--store", create_fleet_database(folder.name))
+    urls = [create_fleet_database(folder.name) for _ in range(SHARDS)]
+    if SHARDS > 1:
+        from support.many_shards import join_fleet
+
+        join_fleet(urls)
+    store = ("--store", urls[0])
     blobs = folder.absolute() / "blobs"
     blobs.mkdir(exist_ok=True)
     return (*store, "--blob-store", blobs.as_uri(), *kept)
@@ -190,11 +225,16 @@ def _cpu_seconds(pid: int) -> float:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        # Not Ctrl-C only: a process in the background has SIGINT ignored.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         live = LiveServer(Path(folder))
         print(json.dumps(live.announced), flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         live.kill()
+        if live.changes:
+            print(json.dumps(live.changes), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,10 +40,15 @@ def new_fleet(shards: int) -> list[str]:
 
         with ThreadPoolExecutor(1) as thread:  # a loop may be running in this one
             thread.submit(prepare).result()
+    join_fleet(urls)
+    return urls
+
+
+def join_fleet(urls: Sequence[str]) -> None:
+    """Make databases with the schema one fleet; the first has the catalog."""
     for number, url in enumerate(urls[1:], 1):
         ((identity,),) = execute(url, _OWN, number)
         execute(urls[0], _ADD, number, f"shard-{number}", url, identity)
-    return urls
 
 
 def execute(url: str, statement: str, *values: object) -> list[tuple[object, ...]]:

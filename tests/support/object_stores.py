@@ -1,13 +1,25 @@
-"""An S3 server for tests: moto, in a thread of this process."""
+"""Object stores for tests, in threads of this process: S3 of moto, Azure of Partita itself.
 
+The API of Google that obstore uses is that of S3 with other headers, so it is moto's as well.
+"""
+
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
+from threading import Thread
+from typing import Any
 from urllib import request
 
 import pytest
+from azure.storage.blob import BlobServiceClient
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.server import ThreadedMotoServer
+from werkzeug.serving import make_server
+
+import partita
 
 _numbers = count(1)
 
@@ -32,7 +44,73 @@ def s3_server() -> Iterator[None]:
 
 def new_bucket() -> str:
     """Make a bucket and return the URL of a prefix in it."""
+    return f"s3://{_made(os.environ['AWS_ENDPOINT_URL'])}/partita"
+
+
+def _made(endpoint: str) -> str:
     name = f"long-{next(_numbers)}"
-    address = f"{os.environ['AWS_ENDPOINT_URL']}/{name}"
-    with request.urlopen(request.Request(address, method="PUT")):
-        return f"s3://{name}/partita"
+    with request.urlopen(request.Request(f"{endpoint}/{name}", method="PUT")):
+        return name
+
+
+@contextmanager
+def google_server(folder: Path) -> Iterator[str]:
+    """Run a server, and name it as operators do; yield its address."""
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def as_s3(environ: dict[str, Any], start: Any) -> Any:
+        environ["HTTP_AUTHORIZATION"] = _CREDENTIAL
+        if (source := environ.get("HTTP_X_GOOG_COPY_SOURCE")) is not None:
+            environ["HTTP_X_AMZ_COPY_SOURCE"] = source
+        query = environ["QUERY_STRING"]
+        environ["RAW_URI"] = environ["PATH_INFO"] + (f"?{query}" if query else "")
+        return moto(environ, start)
+
+    server = make_server("127.0.0.1", 0, as_s3, threaded=True)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.port}"
+        account = folder / "service-account.json"
+        secrets = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        account.write_text(json.dumps({"gcs_base_url": address, "disable_oauth": True, **secrets}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
+            patch.setenv("GOOGLE_ALLOW_HTTP", "true")
+            yield address
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+_CREDENTIAL = "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"
+
+
+def new_google_bucket(address: str) -> str:
+    """Make a bucket and return the URL of a prefix in it."""
+    return f"gs://{_made(address)}/partita"
+
+
+@contextmanager
+def azure_server() -> Iterator[None]:
+    """Run an account in memory, and name it in the environment as operators do."""
+    with partita.open_account(None) as account, pytest.MonkeyPatch.context() as patch:
+        served = account.listen()
+        patch.setenv("AZURE_STORAGE_ENDPOINT", served.blob_endpoint)
+        patch.setenv("AZURE_ALLOW_HTTP", "true")
+        patch.setenv("AZURE_STORAGE_ACCOUNT_NAME", served.account_name)
+        patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", served.account_key)
+        yield
+
+
+def new_container() -> str:
+    """Make a container and return the URL of a prefix in it."""
+    name = f"long-{next(_numbers)}"
+    credential = {
+        "account_name": os.environ["AZURE_STORAGE_ACCOUNT_NAME"],
+        "account_key": os.environ["AZURE_STORAGE_ACCOUNT_KEY"],
+    }
+    with BlobServiceClient(os.environ["AZURE_STORAGE_ENDPOINT"], credential) as client:
+        client.create_container(name)
+    return f"az://{name}/partita"

@@ -1,12 +1,14 @@
 """A real PostgreSQL for the tests: one server per process, started by the first `server()`.
 
-Every local user may connect without a password, as any role but `PASSWORD_ROLE`. The server is
-stopped at exit.
+PARTITA_TEST_POSTGRES names the folder of the programs of another PostgreSQL than that of the wheel,
+for example /usr/lib/postgresql/17/bin. Every local user may connect without a password, as any role
+but `PASSWORD_ROLE`. The server is stopped at exit.
 """
 
 import atexit
 import getpass
 import itertools
+import os
 import re
 import shutil
 import tempfile
@@ -37,6 +39,16 @@ DO_NOT_WAIT = sql.SQL("ALTER DATABASE {} SET synchronous_commit = off")
 END_SESSIONS = sql.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}")
 
 
+PROGRAMS = os.environ.get("PARTITA_TEST_POSTGRES", "")
+
+
+class Installed(LocalPostgres):
+    """The PostgreSQL of PARTITA_TEST_POSTGRES."""
+
+    def _programs(self) -> Path:
+        return Path(PROGRAMS)
+
+
 class PostgresServer:
     """A server in a temporary folder, and its databases."""
 
@@ -44,7 +56,8 @@ class PostgresServer:
         self._folder = Path(tempfile.mkdtemp(prefix="partita-postgres-"))
         self._numbers = itertools.count(1)
         self._free: list[str] = []
-        self._server = LocalPostgres(self._folder, settings=SETTINGS, access=ACCESS)
+        server = Installed if PROGRAMS else LocalPostgres
+        self._server = server(self._folder, settings=SETTINGS, access=ACCESS)
         try:
             self._server.start()
         except BaseException:

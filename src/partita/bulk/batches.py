@@ -7,6 +7,7 @@ client that writes in bulk.
 import enum
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from urllib.parse import quote
 
 import msgspec
@@ -24,6 +25,8 @@ class Kind(enum.Enum):
     UPSERT_REPLACE = "upsert-replace"
     UPSERT_MERGE = "upsert-merge"
     DELETE = "delete"
+
+    __hash__ = object.__hash__  # that of Enum is written in Python, and is asked for each change
 
 
 METHODS = {
@@ -86,9 +89,15 @@ _ETAG = re.compile(rb"\n(?i:etag): *([^\r\n]+)\r?\n")
 
 def entity_path(partition_key: str, row_key: str) -> str:
     """Return the part of an address that names an entity in its table."""
-    one = quote(partition_key.replace("'", "''"), safe="")
-    two = quote(row_key.replace("'", "''"), safe="")
-    return f"(PartitionKey='{one}',RowKey='{two}')"
+    return f"(PartitionKey='{_quoted_again(partition_key)}',RowKey='{_quoted(row_key)}')"
+
+
+def _quoted(key: str) -> str:
+    return quote(key.replace("'", "''"), safe="")
+
+
+_quoted_again = lru_cache(maxsize=256)(_quoted)
+"""The changes of a group have the same partition key."""
 
 
 def content_type(batch_id: str) -> str:

@@ -13,6 +13,7 @@ from partita.console.api import (
     blobs,
     bulk,
     entities,
+    fleets,
     jobs,
     operations,
     patterns,
@@ -53,6 +54,7 @@ ROUTES: Sequence[Route] = (
     *operations.ROUTES,
     *states.ROUTES,
     *shards.ROUTES,
+    *fleets.ROUTES,
 )
 
 LIMITS = HttpLimits(

@@ -10,6 +10,7 @@ import msgspec
 from partita.console.accounts import ConsoleAccount, SdkImport
 from partita.console.jobs import Jobs
 from partita.console.sources.catalogs import ShardCatalog
+from partita.console.sources.fleets import ShardFleet
 from partita.console.sources.operations import Operations
 from partita.console.sources.states import OpenState, States
 from partita.console.transfers.files import Files
@@ -26,6 +27,8 @@ UNLOCKS_MAX: Final = 64
 """Tabs that have unlocked an account; the oldest is forgotten."""
 UNLOCK_HEADER: Final = "x-partita-unlock"
 
+_START_WRITABLE: Final = "Start the console without --read-only."
+
 
 class Sources(msgspec.Struct, frozen=True):
     """What the console shows besides accounts; None: it is not part of this console."""
@@ -33,6 +36,7 @@ class Sources(msgspec.Struct, frozen=True):
     operations: Operations | None = None
     states: States | OpenState | None = None
     catalog: ShardCatalog | None = None
+    fleet: ShardFleet | None = None
     types: "EntityTypes | None" = None
 
 
@@ -55,6 +59,7 @@ class Services:
         self.operations = found.operations
         self.states = found.states
         self.catalog = found.catalog
+        self.fleet = found.fleet
         self.types = found.types
         self.sdk = SdkImport()
         self.jobs = Jobs(clock)
@@ -67,7 +72,9 @@ class Services:
     def unlock(self, account: ConsoleAccount, typed: str) -> str:
         """Return the secret that makes an account writable for one tab."""
         if self.is_read_only:
-            raise _read_only(account, "It was started with --read-only, which no page can change.")
+            raise _read_only(
+                _of(account), "It was started with --read-only, which no page changes."
+            )
         if typed != account.name:
             raise NotAuthorizedError(
                 "ConsoleUnlockRefused",
@@ -88,14 +95,19 @@ class Services:
     def check_writable(self, account: ConsoleAccount, request: Request) -> None:
         """Refuse a change of an account that is read-only."""
         if self.is_read_only:
-            raise _read_only(account, "Start the console without --read-only.")
+            raise _read_only(_of(account), _START_WRITABLE)
         if account.facts.is_development:
             return
         given = request.headers.get(UNLOCK_HEADER, "").encode()
         for secret, name in self._unlocks.items():
             if name == account.name and hmac.compare_digest(given, secret.encode()):
                 return
-        raise _read_only(account, "Unlock the account in the bar at the top of the page.")
+        raise _read_only(_of(account), "Unlock the account in the bar at the top of the page.")
+
+    def check_fleet_writable(self) -> None:
+        """Refuse a change of the fleet, if nothing may be changed."""
+        if self.is_read_only:
+            raise _read_only({}, _START_WRITABLE)
 
     async def close(self) -> None:
         await self.jobs.close()
@@ -104,15 +116,19 @@ class Services:
             await self.states.close()
         if self.catalog is not None:
             await self.catalog.close()
+        if self.fleet is not None:
+            await self.fleet.close()
         await self.sdk.close()
         for account in self.accounts.values():
             await account.close()
 
 
-def _read_only(account: ConsoleAccount, hint: str) -> NotAuthorizedError:
+def _of(account: ConsoleAccount) -> dict[str, str]:
+    return {"account": account.name}
+
+
+def _read_only(facts: dict[str, str], hint: str) -> NotAuthorizedError:
+    what = "account" if facts else "fleet"
     return NotAuthorizedError(
-        "ConsoleReadOnly",
-        "The console shows this account read-only.",
-        facts={"account": account.name},
-        hint=hint,
+        "ConsoleReadOnly", f"The console shows this {what} read-only.", facts=facts, hint=hint
     )

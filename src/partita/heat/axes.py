@@ -27,6 +27,9 @@ HOT_FACTOR = 4096
 GAP_CHARACTERS = 2
 """A gap is where the common prefix of neighbours is shorter by this than on both sides."""
 
+START, END = "\0", "\U0010ffff\0"
+"""The ends of a range of unknown keys: it reaches from the first, or to the last, known key."""
+
 Counts = tuple[int, ...]
 
 
@@ -58,7 +61,7 @@ def total(parts: Iterable[Bucket]) -> Counts:
 
 def fold(parts: Iterable[Bucket], limit: int = BUCKETS_MAX) -> Axis:
     """Return an axis of at most `limit` buckets; `parts` may overlap and have any order."""
-    points, ranges = _points_of(parts)
+    points, ranges = _points_of(_closed(list(parts)))
     keys = sorted(points)
     rows = [points[key] for key in keys]
     spread = _Spread(keys, ranges)
@@ -78,6 +81,18 @@ def fold(parts: Iterable[Bucket], limit: int = BUCKETS_MAX) -> Axis:
 def merge(axes: Iterable[Axis], limit: int = BUCKETS_MAX) -> Axis:
     """Return one axis with the load of several."""
     return fold((bucket for axis in axes for bucket in axis), limit)
+
+
+def _closed(parts: list[Bucket]) -> list[Bucket]:
+    """Let ranges of unknown keys end at known ones; what nothing is known of is at the start."""
+    if not any(first == START != last or last == END for first, last, _counts in parts):
+        return parts
+    known = {key for first, last, _counts in parts for key in (first, last)} - {START, END}
+    low, high = min(known, default=START), max(known, default=START)
+    return [
+        Bucket(low if first == START else first, high if last == END else last, counts)
+        for first, last, counts in parts
+    ]
 
 
 def _points_of(parts: Iterable[Bucket]) -> tuple[dict[str, list[int]], list[Bucket]]:

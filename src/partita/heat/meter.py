@@ -25,6 +25,8 @@ _DRAWN_AT_ONCE = 1024
 Key = tuple[str, str]
 """A partition key and a row key."""
 
+END: Key = ("\U0010ffff", "")
+"""The end of a range of which no last key is known; see `partita.heat.axes.END`."""
 
 Sample = tuple[str, Key, Key, int, int, int]
 """A table; the first and the last key that a request touched; the kind of the request; the entities

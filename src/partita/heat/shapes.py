@@ -17,6 +17,9 @@ APPENDED_SHARE_MIN = 0.8
 """The part of the writes that is beyond all keys before it."""
 HOT_SHARE_MIN = 0.4
 """The part of the load that one of several partitions has."""
+HOT_LOAD_MIN = 0.01
+"""The part of the whole load, of all columns, below which no partition is hot: a quiet minute has
+few keys."""
 HOT_RATE_MIN = 1000
 """Entities per second in one partition: half of the target."""
 SCANNED_SHARE_MIN = 0.4
@@ -126,7 +129,8 @@ def _hot_partition(columns: Sequence[Column]) -> Shape | None:
         sum(each.loads[partition] for each in times),
         sum(each.whole for each in times),
     )
-    if load < ENTITIES_MIN or count < min(COLUMNS_MIN, len(columns)):
+    least = max(ENTITIES_MIN, HOT_LOAD_MIN * sum(each.whole for each in found))
+    if load < least or count < min(COLUMNS_MIN, len(columns)):
         return None
     peak = max(each.loads[partition] / each.seconds for each in times)
     of_target = f"{peak / TARGET_PER_SECOND:.0%} of the target of {TARGET_PER_SECOND:,}"

@@ -1,7 +1,9 @@
 """Reliable collections: transactional dictionaries and queues in your own process.
 
+USERS = Dictionary("users", key=str, value=User)
+
 async with partita.open_state("./state") as state:
-    users = await state.dictionary("users", key=str, value=User)
+    users = await state.open(USERS)
     async with state.transaction() as tx:
         await users.set(tx, "ada", User("ada@example.org"))
 """

@@ -22,6 +22,7 @@ from partita.reliable.state.records import NO_HASH
 from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import RESTORE_FILE, Checkpoints
 from partita.reliable.storage.disk import Disk
+from partita.reliable.storage.increments import IncrementalCheckpoints
 from partita.reliable.storage.local_log import LocalLog
 from partita.reliable.storage.memory_disk import MemoryDisk
 from partita.reliable.storage.os_disk import OsDisk
@@ -300,10 +301,10 @@ async def _recovered(
 ) -> StateManager:
     _refuse_if_foreign(disk.names())
     await finish_restore(disk)
-    state, checkpoints = State(), Checkpoints(disk)
+    state, checkpoints = State(), IncrementalCheckpoints(disk)
     found = await checkpoints.load(state)
     # Without a checkpoint the log must start at the first record.
-    chain = (0, NO_HASH) if found is None else (found.sequence, found.hash)
+    chain = (0, NO_HASH) if found is None else (state.sequence, state.hash)
     log = await LocalLog.open(disk, chain=chain, durability=durability)
     log.record_bytes_max = sizes.record_bytes_max
     state.epoch = max(state.epoch, 1)

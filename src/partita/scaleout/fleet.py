@@ -93,16 +93,12 @@ class Fleet:
         """For scans, long groups and transactions of the stores."""
         self._catalog_pool = Pool(connector, links_max=CATALOG_LINKS_MAX)
         self.shards = Shards(connector, self.pool)
-        """The databases that have the ranges of tables."""
+        """The databases that have the ranges of tables and queues."""
         self.places = Places(self.shards, self.meter)
         """For reads and changes of entities, by shard."""
         self.clock = FleetClock(
             clock or SystemClock(), lease_clock=SystemClock(), checks_clock=checks_clock
         )
-        self.queues = QueueDatabase(
-            connector, self.pool, self.clock.clock, may_expire=lambda: self.clock.is_close
-        )
-        """What the queue stores share."""
         self._follows_catalog = follows_catalog
         self.id = uuid.UUID(SystemClock().new_id())
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -111,6 +107,10 @@ class Fleet:
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called if the background work ended by an error that is a fault of the program."""
         self.catalog = Catalog(connector, self._catalog_pool, self.shards)
+        self.queues = QueueDatabase(
+            self.catalog, self.pool, self.clock.clock, may_expire=lambda: self.clock.is_close
+        )
+        """What the queue stores share."""
         self.heat = FleetHeat(self._catalog_pool, self.id)
         """Where the load of tables is kept."""
         self._slots = Slots(self._catalog_pool, self.clock, self.id)
@@ -167,7 +167,13 @@ class Fleet:
             account_id = await self.catalog.account_id(account_name)
             assert self.contents is not None
             built = Stores(
-                PostgresTableStore(account_id, self.catalog, self.clock, self.places),
+                PostgresTableStore(
+                    account_id,
+                    self.catalog,
+                    self.clock,
+                    self.places,
+                    front_ends=lambda: self.front_ends,
+                ),
                 self.queues.store(account_id),
                 PostgresBlobStore(self.contents, account_id),
             )

@@ -411,6 +411,21 @@ class Database:
             self._begin()
         return self._writer
 
+    def enter_now(self) -> apsw.Connection | None:
+        """Return the connection with its open transaction; None if a change must wait for one."""
+        if (
+            self._is_committing
+            or self._is_held
+            or self._alone_waiting
+            or self._is_full
+            or self._failure is not None
+            or self._is_closing
+        ):
+            return None
+        if not self._writer.in_transaction:
+            self._begin()
+        return self._writer
+
     def _begin(self) -> None:
         try:
             self._writer.execute("BEGIN IMMEDIATE")

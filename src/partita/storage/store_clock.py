@@ -78,7 +78,8 @@ class StoreClock:
         if wall < ahead:
             return max(ahead, self._last)
         self._lead, self._lead_since = wall, monotonic
-        return max(wall, self._last)
+        last = self._last
+        return wall if wall > last else last  # noqa: FURB136 - a call costs as much as the rest
 
     def steady(self) -> int:
         """Return the ticks by which leases and hidden messages end: only monotonic time counts.
@@ -95,9 +96,11 @@ class StoreClock:
 
     def next(self) -> int:
         """Return the stamp of a change, in its transaction: later than all earlier ones."""
-        # A wall clock that jumped ahead must not move the stamp past the mark.
-        self._last = max(min(self.now(), self._reserved), self._last + 1)
-        return self._last
+        now, last = self.now(), self._last
+        if now > self._reserved:  # noqa: PLR1730 - as above
+            now = self._reserved  # a wall clock that jumped ahead must not move it past the mark
+        self._last = now = now if now > last else last + 1
+        return now
 
     def _reserve(self, connection: apsw.Connection) -> None:
         upcoming = self.now() + TICKS_RESERVED // 2

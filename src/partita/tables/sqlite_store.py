@@ -35,6 +35,7 @@ from partita.tables.entity import (
 )
 from partita.tables.expectations import ANYTHING, NOTHING
 from partita.tables.filters import Filter
+from partita.tables.operations import Insert, InsertOrReplace
 from partita.tables.paging import KeyRange, Page
 from partita.tables.pushdown import Described
 from partita.tables.reading.learned_index import (
@@ -330,6 +331,30 @@ class SqliteTableStore:
             return await self.database.run_alone(change_alone, frees_space=frees_space)
         finally:
             self.indexes.release(place)
+
+    async def put(self, table: Table, operation: Insert | InsertOrReplace) -> Entity | None:
+        """Apply an insert or upsert by one statement; return when it is durable.
+
+        Returns None, with nothing changed, if `change` must decide.
+        """
+        database = self.database
+        connection = database.enter_now() or await database.enter(frees_space=False)
+        key = operation.key
+        self._touch((table.id, key.partition_key))
+        entity: Entity | None = None
+        try:
+            entity = operation.apply(None, self._clock.next())
+            is_insert = type(operation) is Insert
+            self._cursor_of(connection).execute(
+                _INSERT if is_insert else _PUT, _row_of(table, entity)
+            )
+            if is_insert and not connection.changes():
+                entity = None
+        except BaseException as error:
+            database.leave(error, has_savepoint=False)
+            raise
+        await database.durable(database.leave(None, has_savepoint=False))
+        return entity
 
     def _touch(self, place: Place) -> None:
         """Drop the indexes of a partition that is about to change."""

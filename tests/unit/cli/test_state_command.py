@@ -22,6 +22,7 @@ from partita.clock import ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
 from partita.reliable.observing.plain_rows import plain_key, plain_value
 from partita.reliable.state.state import State
+from partita.reliable.storage import increments
 from partita.reliable.storage.checkpoint import read_file, write_file
 from partita.reliable.storage.os_disk import OsDisk
 from partita.ticks import TICKS_PER_SECOND
@@ -949,3 +950,30 @@ def test_a_cluster_that_does_not_answer_is_said_in_one_line() -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "partita nats up" in done.stderr
+
+
+def test_a_damaged_increment_is_noted_because_the_state_opens_without_it(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(increments, "CHECKPOINT_SHARE", 0)
+
+    async def write_increment(state: StateManager) -> None:
+        await add_users(state, 200)
+        await state.checkpoint()
+        await add_users(state, 5)
+        assert isinstance(state.checkpoints, increments.IncrementalCheckpoints)
+        await state.checkpoint_writer.write_increment(state.checkpoints)
+
+    folder = str(tmp_path / "state")
+    with_state(tmp_path / "state", write_increment)
+    sound = run_json(capsys, "verify", folder)
+    (file,) = (tmp_path / "state").glob("increment-*")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+    found = run_json(capsys, "verify", folder)
+
+    assert (found["is_sound"], found["digest"]) == (True, sound["digest"])
+    assert (len(sound["notes"]), len(found["notes"])) == (0, 1)
+    assert file.name in found["notes"][0]

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.heat.axes import COUNTERS, ZERO, Axis, Bucket, fold, merge, shared_prefix, total
+from partita.heat.axes import (
+    COUNTERS,
+    END,
+    START,
+    ZERO,
+    Axis,
+    Bucket,
+    fold,
+    merge,
+    shared_prefix,
+    total,
+)
 from partita.heat.limits import BUCKETS_MAX
 
 KEYS = st.text(max_size=6) | st.text("ab\0", max_size=8)
@@ -107,6 +118,19 @@ def test_a_scan_is_spread_over_the_keys_in_its_range() -> None:
     axis = fold([*found, Bucket("000", "099", reads(1000))], 100)
 
     assert {bucket.load for bucket in axis} == {11}
+
+
+def test_a_range_of_unknown_ends_is_spread_over_all_known_keys() -> None:
+    found = [point(f"{number:03}") for number in range(100)]
+
+    axis = fold([*found, Bucket(START, END, reads(1000)), Bucket("050", END, reads(50))], 100)
+
+    assert [bucket.load for bucket in axis] == [11] * 50 + [12] * 50
+    assert (axis[0].first, axis[-1].last) == ("000", "099")
+
+
+def test_a_range_of_unknown_ends_without_known_keys_is_at_the_start() -> None:
+    assert fold([Bucket(START, END, reads(7))]) == [Bucket(START, START, reads(7))]
 
 
 def test_equal_axes_keep_their_buckets_when_they_are_merged() -> None:

@@ -66,6 +66,13 @@ def test_appends_within_many_tenants_are_no_appends_to_the_table() -> None:
     assert kinds(columns_of(log)) == []
 
 
+def test_a_partition_that_is_alone_in_quiet_minutes_is_not_hot() -> None:
+    busy = [Bucket(f"t{n:02}\0", f"t{n:02}\0", reads(1000)) for n in range(50)]
+    quiet = [Bucket("t07\0", "t07\0", reads(60)), Bucket("t08\0", "t08\0", reads(40))]
+
+    assert kinds(columns_of([busy, quiet, quiet, quiet])) == []
+
+
 def test_one_partition_with_most_of_the_load_is_hot() -> None:
     minute = [
         Bucket(f"t{tenant:02}\0{row}", f"t{tenant:02}\0{row}", reads(5))

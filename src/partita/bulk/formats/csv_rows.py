@@ -190,7 +190,8 @@ def _row(place: int, record: str, layout: Layout) -> Row | Reject:
     if cells is None:
         return Reject(place, "The quotes of the line are not closed or not doubled.", record[:2000])
     if len(cells) != layout.width:
-        reason = f"The line has {len(cells)} cells; the header has {layout.width}."
+        cells_text = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+        reason = f"The line has {cells_text}; the header has {layout.width}."
         return Reject(place, reason, record[:2000])
     try:
         partition_key = check_key(PARTITION_KEY, cells[layout.partition_key] or "")

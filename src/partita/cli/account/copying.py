@@ -9,7 +9,7 @@ from typing import NamedTuple
 from partita.cli.kit.accounts import account_folder
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, Table
-from partita.cli.kit.local_database import started_store
+from partita.cli.kit.local_database import used_store
 from partita.cli.kit.progress import Bar
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
@@ -153,7 +153,7 @@ async def _copy(given: Given) -> Facts:
 async def _database(
     where: str, blob_store: str | None, *, is_new: bool = False
 ) -> AsyncIterator[_Database | None]:
-    """Yield the database that a text names, started if it is one of --local; None for a folder."""
+    """Yield the database that a text names, of --local also a started one; None for a folder."""
     if _is_database(where):
         yield _Database(Location.parse(where), blob_store)
         return
@@ -167,7 +167,7 @@ async def _database(
             f"The folder {folder} holds no database of serve --local.",
             hint="Give the folder that serve --path names.",
         )
-    async with started_store(folder) as (url, blobs):
+    async with used_store(folder) as (url, blobs):
         place = f"{_LOCAL}{folder.absolute()}"
         yield _Database(Location.parse(url), blob_store or blobs, place)
 

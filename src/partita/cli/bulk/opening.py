@@ -8,6 +8,7 @@ from partita.cli.kit.commands import Given
 from partita.cli.kit.target import get_target
 from partita.errors import PartitaError
 from partita.tables import filters, plan
+from partita.tables.advice import advise_on_types
 from partita.tables.plan import Plan, PlanKind
 
 MEANINGS = {
@@ -47,8 +48,20 @@ def plan_text(condition: str) -> str:
     return "unknown" if found is None else plan.describe(found)
 
 
+def type_advice(condition: str) -> str:
+    """Return how a text of a filter is written if another type is meant; empty if it is clear."""
+    try:
+        return advise_on_types(filters.parse(condition)) if condition else ""
+    except PartitaError:
+        return ""
+
+
 def advice_on(found: Plan, condition: str) -> str:
-    """Return what would make a query cheaper; empty if nothing would."""
+    """Return what would make a query cheaper, or find more; empty if nothing would."""
+    return " ".join(filter(None, (_cost_advice(found, condition), type_advice(condition))))
+
+
+def _cost_advice(found: Plan, condition: str) -> str:
     if found.span.is_empty:
         return "The conditions on the keys exclude each other: nothing is read."
     residual = "" if found.residual is None else filters.to_text(found.residual)

@@ -29,6 +29,7 @@ from partita.cli.bulk.opening import (
     place_of,
     plan_of,
     plan_text,
+    type_advice,
 )
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import show
@@ -89,7 +90,16 @@ async def export(given: Given) -> ExportFacts | CountFacts | None:
 
 async def count(given: Given) -> CountFacts:
     async with open_client(get_where(given)) as client:
-        return await _counted(client, given, SystemClock())
+        found = await _counted(client, given, SystemClock())
+    if not found.entities:
+        _note_on_types(found.where)
+    return found
+
+
+def _note_on_types(condition: str) -> None:
+    """Say why a filter may have found nothing, on standard error."""
+    if note := type_advice(condition):
+        print(note, file=sys.stderr)
 
 
 async def _counted(client: TableClient, given: Given, clock: SystemClock) -> CountFacts:
@@ -161,6 +171,8 @@ async def _queried(client: TableClient, given: Given) -> QueryFacts | None:
             has_more = start is not None
             break
     sys.stdout.buffer.flush()
+    if not counted:
+        _note_on_types(condition)
     if shape == "jsonl" and not given.json:
         if has_more:
             print(f"The first {counted:,} entities; raise --top for more.", file=sys.stderr)

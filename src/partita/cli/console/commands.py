@@ -13,6 +13,7 @@ console = Verb(
     option("--metrics-token-file FILE", "File of its token: operations.token of the server."),
     option("--state WHERE", "Reliable state to show: FOLDER or nats://HOST:4222."),
     option("--shards URL", "Catalog of shard maps to show."),
+    option("--fleet URL", "Catalog of a fleet to show and change: postgresql://..."),
     option(
         "--types MODULE[:CLASS]",
         "Entity types to compare with their indexes; may be repeated.",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.addresses import is_loopback
+from partita.addresses import is_loopback, is_postgresql
 from partita.bulk.connecting import parse_where
 from partita.cli.kit.commands import Given
 from partita.cli.kit.target import find_target, get_target
@@ -13,6 +13,7 @@ from partita.clock import SystemClock
 from partita.console.hosting import ConsoleSettings, address_of, open_console
 from partita.console.services import Sources
 from partita.console.sources.catalogs import ShardCatalog
+from partita.console.sources.fleets import ShardFleet
 from partita.console.sources.operations import RemoteOperations
 from partita.console.sources.states import States
 from partita.console.token_file import new_token, read_or_create
@@ -30,7 +31,10 @@ _FORMS = "'CONNECTION STRING'"
 
 def run(given: Given) -> int:
     """Serve the console until a signal stops it."""
-    is_without_account = bool(given.state or given.shards) and find_target(given.connect) is None
+    has_sources = bool(given.state or given.shards or given.fleet)
+    target = find_target(given.connect)
+    # In the variable there may be the catalog, for the verbs of `partita fleet`.
+    is_without_account = has_sources and (target is None or is_postgresql(target))
     where = None if is_without_account else _account(given)
     settings = _settings(given)
     _check(settings, where)
@@ -61,6 +65,7 @@ def _sources(given: Given) -> Sources:
         RemoteOperations(given.metrics, _token(given)) if given.metrics else None,
         States(given.state, SystemClock()) if given.state else None,
         ShardCatalog(given.shards) if given.shards else None,
+        ShardFleet(given.fleet, SystemClock()) if given.fleet else None,
         _types(given.types) if given.types else None,
     )
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from partita.scaleout.balancing.deciding import Action, Decision, Notice
 from partita.scaleout.balancing.limits import HOT_KEY_LOAD
 from partita.scaleout.balancing.picture import Picture, RangeLoad
 from partita.scaleout.balancing.running import Balancer, Done, balance_forever
+from partita.scaleout.control.states import ThrottleState
 
 
 class ShardShare(msgspec.Struct, frozen=True):
@@ -75,6 +76,8 @@ class HotPartition(msgspec.Struct, frozen=True):
     """Of the capacity of a shard."""
     share: float
     """Of the load of its range."""
+    limit: float | None = None
+    """Entities per second, if it is throttled."""
 
 
 class HotPartitions(Facts, frozen=True):
@@ -91,18 +94,21 @@ class HotPartitions(Facts, frozen=True):
             yield "No partition has much of the load of a shard."
             return
         yield Table(
-            ("table", "partition key", "shard", "range", "reads/s", "of a shard", "of its range"),
+            (
+                *("table", "partition key", "shard", "range", "reads/s", "of a shard"),
+                *("of its range", "limit"),
+            ),
             [
                 (
                     *(each.table, each.partition_key, each.shard, each.range),
-                    *(f"{each.load:,.0f}", f"{each.part:.0%}", f"{each.share:.0%}"),
+                    *(f"{each.load:,.0f}", f"{each.part:.0%}", f"{each.share:.0%}", each.limit),
                 )
                 for each in self.partitions
             ],
         )
         yield (
-            "One partition is on one shard: divide its entities over several partition keys. Front"
-            " ends with --enforce-targets answer 503 above 2,000 entities per second."
+            "One partition is on one shard: divide its entities over several partition keys."
+            " `partita fleet throttle` limits its rate meanwhile."
         )
 
 
@@ -123,19 +129,20 @@ def balance(given: Given) -> Balance:
 
 
 def hot(given: Given) -> HotPartitions:
-    async def work() -> Picture:
+    async def work() -> HotPartitions:
         balancer = await _opened(given)
         try:
             picture, _round = await balancer.decide_once()
+            return hot_partitions(picture, await balancer.throttles())
         finally:
             await balancer.close()
-        return picture
 
-    return hot_partitions(asyncio.run(work()))
+    return asyncio.run(work())
 
 
-def hot_partitions(picture: Picture) -> HotPartitions:
+def hot_partitions(picture: Picture, limited: Sequence[ThrottleState] = ()) -> HotPartitions:
     """Return the partitions with much load, the hottest first."""
+    rates = {(each.account, each.table, each.partition_key): each.rate for each in limited}
     hottest = sorted(picture.ranges, key=_key_load, reverse=True)
     return HotPartitions(
         [
@@ -144,6 +151,7 @@ def hot_partitions(picture: Picture) -> HotPartitions:
                 round(_key_load(each), 1),
                 round(_key_load(each) / picture.capacity, 4),
                 round(each.hot_share, 4),
+                rates.get((each.account, each.table, each.hot_key)),
             )
             for each in hottest
             if each.hot_key is not None and _key_load(each) > HOT_KEY_LOAD * picture.capacity

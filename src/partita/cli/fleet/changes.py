@@ -11,6 +11,7 @@ from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, Table
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.text import count_text, size_text
+from partita.errors import ConfigurationError
 from partita.scaleout.control.control import Control
 from partita.scaleout.control.states import (
     JobState,
@@ -22,7 +23,7 @@ from partita.scaleout.control.states import (
 
 
 class Ranges(Facts, frozen=True):
-    """The ranges of tables, in key order."""
+    """The ranges of tables, in key order, and those of queues."""
 
     ranges: list[RangeState]
 
@@ -32,12 +33,15 @@ class Ranges(Facts, frozen=True):
 
     def lines(self) -> Iterator[Line]:
         if not self.ranges:
-            yield "No table has been created yet."
+            yield "No table and no queue has been created yet."
             return
         yield Table(
             ("range", "account", "table", "from", "before", "shard", "state"),
             [
-                (each.id, each.account, each.table, each.lower, each.upper, each.shard, each.state)
+                (
+                    *(each.id, each.account, each.table or f"queue {each.queue}"),
+                    *(each.lower, each.upper, each.shard, each.state),
+                )
                 for each in self.ranges
             ],
         )
@@ -95,7 +99,7 @@ class Added(Facts, frozen=True):
 
     def lines(self) -> Iterator[Line]:
         yield f"{self.shard.name} ({self.shard.url}) is a shard of the fleet now."
-        yield "New tables go to it; `partita fleet balance --apply` moves ranges to it."
+        yield "New tables and queues go to it; `partita fleet balance --apply` moves ranges to it."
 
 
 class Drained(Facts, frozen=True):
@@ -125,11 +129,27 @@ class Removed(Facts, frozen=True):
         yield f"{self.shard} is not a shard of the fleet any more. Its database was not dropped."
 
 
+class Throttled(Facts, frozen=True):
+    """A partition whose rate is limited, or is not any more."""
+
+    table: str
+    partition_key: str
+    rate: float | None
+
+    def lines(self) -> Iterator[Line]:
+        what = f"Partition {self.partition_key!r} of {self.table}"
+        if self.rate is None:
+            yield f"{what} is not limited."
+        else:
+            yield f"{what} is limited to {self.rate:g} entities per second; above, it answers 503."
+
+
 class Verified(Facts, frozen=True):
     """The ranges of the catalog, compared with those of all shards."""
 
     ranges: int
     entities: int
+    messages: int
     problems: tuple[str, ...]
 
     @property
@@ -139,7 +159,8 @@ class Verified(Facts, frozen=True):
     def lines(self) -> Iterator[Line]:
         yield (
             f"{count_text(self.ranges, 'range')} with"
-            f" {count_text(self.entities, 'entity', 'entities')}: "
+            f" {count_text(self.entities, 'entity', 'entities')} and"
+            f" {count_text(self.messages, 'message')}: "
             + (
                 count_text(len(self.problems), "problem")
                 if self.problems
@@ -310,9 +331,21 @@ def remove(given: Given) -> Removed:
     return Removed(given.shard)
 
 
+def throttle(given: Given) -> Throttled:
+    if (given.rate is None) != given.off:
+        raise ConfigurationError(
+            "Configuration",
+            "Either a rate or the end of the limit is to be given.",
+            hint="Give --rate N or --off.",
+        )
+    table, key, rate = given.table, given.partition, given.rate
+    run_on(given, lambda control: control.throttle(table, key, rate, account=given.account))
+    return Throttled(table, key, rate)
+
+
 def verify(given: Given) -> Verified:
     found = run_on(given, lambda control: control.verify())
-    return Verified(found.ranges, found.entities, found.problems)
+    return Verified(found.ranges, found.entities, found.messages, found.problems)
 
 
 def reconcile(given: Given) -> Reconciled:

@@ -115,7 +115,7 @@ fleet = Family(
     _verb(
         "changes",
         "ranges",
-        "List the ranges of keys of tables, and their shards.",
+        "List the ranges of keys of tables, and queues, with their shards.",
         Argument("[TABLE]", "Only those of this table.", required=False),
         ACCOUNT,
         example="partita fleet ranges Staff",
@@ -193,7 +193,7 @@ fleet = Family(
     _verb(
         "changes",
         "verify",
-        "Check that each key has exactly one owner, and count all entities.",
+        "Check that each key has exactly one owner; count entities and messages.",
         example="partita fleet verify",
     ),
     _verb(
@@ -225,5 +225,16 @@ fleet = Family(
         "List the partitions that have much of the load of a shard.",
         CAPACITY_OPTION,
         example="partita fleet hot",
+    ),
+    _verb(
+        "changes",
+        "throttle",
+        "Limit the rate of one hot partition, which cannot be divided.",
+        Argument("TABLE", "The table."),
+        option("--partition KEY", "The partition key.", required=True),
+        option("--rate N", "Entities per second.", type=click.FloatRange(0, min_open=True)),
+        flag("--off", "End the limit."),
+        ACCOUNT,
+        example="partita fleet throttle Staff --partition Sales --rate 500",
     ),
 )

@@ -3,7 +3,9 @@
     catalog, shard-1, …    the folder of each PostgreSQL server
     blobs                  blobs above 64 KiB
     front-end-1.log, …     what each front end prints on standard error
-    fleet.json             the ports of the last start, which are used again if they are free
+    fleet.json             the ports, which are used again if they are free
+
+Ports are chosen below those that systems give to connections: a later start finds them free.
 
 Every child ends with this process. One that ends earlier is restarted, at the same ports if they
 are free; the catalog then gets the address of a shard that has moved to another port.
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +41,7 @@ READY_SECONDS = 60.0
 """How long a front end may take until it serves."""
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
+PORTS = range(20_000, 30_000)
 PORTS_FILE = "fleet.json"
 
 _ACCOUNTS = "PARTITA_ACCOUNT"
@@ -72,6 +76,7 @@ class FrontEndProcess:
         self._ports = ports
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
+        self._start_again: Callable[[], None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -85,7 +90,11 @@ class FrontEndProcess:
 
     def start(self, catalog: str, blobs: Path) -> None:
         """Start the process; `wait` returns when it serves."""
-        ports = [port if port and is_free(port) else 0 for port in self._ports]
+        self._start_on([port if is_free(port) else 0 for port in self._ports], catalog, blobs)
+        # Another program may take a port just before the process does.
+        self._start_again = partial(self._start_on, [0, 0, 0], catalog, blobs)
+
+    def _start_on(self, ports: list[int], catalog: str, blobs: Path) -> None:
         named = zip(("table", "queue", "blob"), ports, strict=True)
         flags = [f"--store={catalog}", f"--blob-store={blobs.as_uri()}"]
         flags += [f"--{service}-port={port}" for service, port in named]
@@ -114,7 +123,10 @@ class FrontEndProcess:
                 self.served = msgspec.json.decode(line, type=ServeStart)
                 self._ports = self.served.ports
                 return
-            if self.pid is None or self._clock.monotonic() > deadline:
+            if self.pid is None and self._start_again is not None:
+                self._start_again()
+                self._start_again = None
+            elif self.pid is None or self._clock.monotonic() > deadline:
                 raise UnavailableError(
                     "FrontEndNotStarted",
                     f"{self.name} does not serve.",
@@ -155,19 +167,23 @@ class LocalFleet:
                 hint="Check --path and its permissions.",
             ) from error
         ports = _read_ports(self.folder / PORTS_FILE)
+        taken = {port for known in ports.values() for port in known}
         names = [CATALOG, *_shard_names(self.folder, shards)]
+        fronts = [f"front-end-{number + 1}" for number in range(front_ends)]
+        for name, count in [(name, 1) for name in names] + [(name, 3) for name in fronts]:
+            if len(ports.get(name, ())) != count:
+                ports[name] = _new_ports(count, clock, taken)
         self.databases = {
-            name: LocalPostgres(
-                self.folder / name, port=ports.get(name, [0])[0], settings=_SETTINGS
-            )
+            name: LocalPostgres(self.folder / name, port=ports[name][0], settings=_SETTINGS)
             for name in names
         }
         """The catalog, then the shards, by name."""
         self.front_ends = [
-            FrontEndProcess(self.folder, name, ports.get(name, [0, 0, 0]), clock)
-            for name in (f"front-end-{number + 1}" for number in range(front_ends))
+            FrontEndProcess(self.folder, name, ports[name], clock) for name in fronts
         ]
         self._restarts: dict[str, Restarts] = {}
+        self._is_stopping: Callable[[], bool] = lambda: False
+        self._ports = ports
 
     @property
     def catalog(self) -> str:
@@ -189,6 +205,7 @@ class LocalFleet:
         Servers are started in this thread, not in another one: they end with the thread that
         started them.
         """
+        self._is_stopping = is_stopping
         make_folder(self.blobs)
         for name, server in self.databases.items():
             if is_stopping():
@@ -226,8 +243,10 @@ class LocalFleet:
             each.begin_stop()
         for each in self.front_ends:
             each.end_stop()
-        for server in self.databases.values():
-            server.stop()
+        # At the same time: each writes a checkpoint.
+        with ThreadPoolExecutor(len(self.databases)) as threads:
+            for stopping in [threads.submit(each.stop) for each in self.databases.values()]:
+                stopping.result()
         self._lock.release()
 
     async def _connect(self) -> None:
@@ -277,10 +296,11 @@ class LocalFleet:
 
     def _restart_front_end(self, front_end: FrontEndProcess) -> None:
         front_end.start(self.catalog, self.blobs)
-        front_end.wait(lambda: False)
+        front_end.wait(self._is_stopping)
 
     def _write_ports(self) -> None:
-        ports = {name: [server.port] for name, server in self.databases.items()}
+        # Also those of front ends that this start does not have: a later one may.
+        ports = self._ports | {name: [server.port] for name, server in self.databases.items()}
         ports |= {each.name: each.served.ports for each in self.front_ends if each.served}
         unfinished = self.folder / f"{PORTS_FILE}.new"
         unfinished.write_bytes(msgspec.json.encode(ports))
@@ -296,6 +316,17 @@ def _shard_names(folder: Path, shards: int) -> list[str]:
     found = [each.parent.name for each in folder.glob(f"shard-*/{CLUSTER_FOLDER}")]
     wanted = {f"shard-{number + 1}" for number in range(shards)}
     return sorted(wanted.union(found), key=lambda name: (len(name), name))
+
+
+def _new_ports(count: int, clock: Clock, taken: set[int]) -> list[int]:
+    """Return free ports, which are added to `taken`."""
+    found: list[int] = []
+    while len(found) < count:
+        port = PORTS[int.from_bytes(clock.random_bytes(4)) % len(PORTS)]
+        if port not in taken and is_free(port):
+            taken.add(port)
+            found.append(port)
+    return found
 
 
 def _read_ports(file: Path) -> dict[str, list[int]]:

@@ -25,6 +25,7 @@ from partita.ticks import TICKS_PER_SECOND
 _COUNTS = """
 SELECT (SELECT count(*) FROM partita.account) AS accounts,
        (SELECT count(*) FROM partita.tables) AS tables,
+       (SELECT count(*) FROM partita.queue) AS queues,
        (SELECT count(*) FROM partita.range) AS ranges,
        (SELECT count(*) FROM partita.dropped_table WHERE purged_at IS NULL) AS dropped_tables
 """
@@ -132,7 +133,7 @@ def init(given: Given) -> Prepared:
 
 
 async def _add(given: Given, url: str) -> tuple[ShardState, ...]:
-    """Add the shards that the fleet does not have; the catalog's own database gets no new tables.
+    """Add the shards that the fleet does not have; the ranges of the catalog's database move away.
 
     The role of front ends gets what it needs on all shards.
     """
@@ -142,9 +143,9 @@ async def _add(given: Given, url: str) -> tuple[ShardState, ...]:
         for each in given.shard:
             with contextlib.suppress(ShardExistsError):
                 added.append(await control.add_shard(each))
+        await control.upgrade(role=given.role)
         home = (await control.shards())[0]
         await control.drain(home.name)
-        await control.upgrade(role=given.role)
     finally:
         await control.close()
     return tuple(added)

@@ -95,11 +95,15 @@ def run(given: Given) -> int:
         if reading.table is None:
             _refuse_pictures(given)
             show(_tables(reading), is_json=given.json)
-            return 0
-        return _show_table(given, reading)
+        else:
+            _show_table(given, reading)
+        if not (reading.columns or reading.tables or given.metrics):
+            note = "A minute is kept when it is over; the present one is known to the running"
+            print(f"{note} server: give --metrics URL.", file=sys.stderr)
+        return 0
 
 
-def _show_table(given: Given, reading: Reading) -> int:
+def _show_table(given: Given, reading: Reading) -> None:
     table = reading.table or ""
     facts = TableHeat(
         reading.account,
@@ -125,7 +129,6 @@ def _show_table(given: Given, reading: Reading) -> int:
         print("\n".join(print_picture(picture, colours)))
         print()
     show(facts, is_json=given.json)
-    return 0
 
 
 def _write_files(given: Given, picture: Picture, title: str) -> None:

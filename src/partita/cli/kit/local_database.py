@@ -1,15 +1,15 @@
 """The PostgreSQL of `partita serve --store postgres --local`, in the data folder.
 
 Its programs are those of a wheel. It runs for as long as the process that started it, and only this
-machine can connect to it.
+machine can connect to it. While a server runs, other processes use the database that it started.
 """
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from partita.errors import ConfigurationError
-from partita.local_postgres import POSTGRES_FOLDER, LocalPostgres
+from partita.errors import ConfigurationError, StoreLockedError
+from partita.local_postgres import POSTGRES_FOLDER, LocalPostgres, running_url
 from partita.service.hosting.opening import import_scaleout
 from partita.storage.folder import FolderLock, make_folder
 
@@ -23,9 +23,27 @@ async def started_store(path: Path) -> AsyncIterator[tuple[str, str]]:
     schema = import_scaleout("schema.install")
     with _started(path / POSTGRES_FOLDER) as url:
         await schema.install(url)
-        blobs = (path / BLOBS_FOLDER).absolute()
+        blobs = _blobs_of(path)
         make_folder(blobs)
         yield url, blobs.as_uri()
+
+
+@contextlib.asynccontextmanager
+async def used_store(path: Path) -> AsyncIterator[tuple[str, str]]:
+    """Yield the same for a database that may run already: that of a server is used, not stopped."""
+    async with contextlib.AsyncExitStack() as opened:
+        try:
+            found = await opened.enter_async_context(started_store(path))
+        except StoreLockedError:
+            url = running_url(path / POSTGRES_FOLDER)
+            if url is None:
+                raise
+            found = url, _blobs_of(path).as_uri()
+        yield found
+
+
+def _blobs_of(path: Path) -> Path:
+    return (path / BLOBS_FOLDER).absolute()
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from partita.reliable.observing.folder_reading import (
 from partita.reliable.state.records import decode_record, record_hash
 from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import Checkpoint, is_checkpoint, read_file
+from partita.reliable.storage.increments import verify_increments
 from partita.reliable.storage.local_log import MARKS_FILE, LocalLog
 from partita.reliable.storage.segment import MARK_BYTES, newest_mark
 from partita.ticks import moment
@@ -38,6 +39,8 @@ async def verify(disk: ReadingDisk, path: str) -> StateVerified:
     with found.collecting():
         checkpoint = await load_checkpoint(disk, state)
     await _verify_older(disk, found)
+    for problem in await verify_increments(disk, checkpoint):
+        found.notes.append(f"{problem} Opening applies the log instead; check the disk.")
     marks, unreadable_bytes = _read_marks(disk)
     with found.collecting():
         log = await open_log(disk, checkpoint)

@@ -23,6 +23,7 @@ async def show(call: Call) -> Answer:
         "has_operations": services.operations is not None,
         "has_states": services.states is not None,
         "has_shards": services.catalog is not None,
+        "has_fleet": services.fleet is not None,
         "types": {} if services.types is None else services.types.tables(),
         "accounts": [account.facts for account in services.accounts.values()],
     }

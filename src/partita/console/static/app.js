@@ -16,13 +16,14 @@ const THEME = "partita.theme";
 const THEMES = /** @type {const} */ (["system", "light", "dark"]);
 const THEME_ICONS = {system: "contrast", light: "sun", dark: "moon"};
 const START = "tables";
-/** Stands for the account in a console that shows only a state or shard maps. */
+/** Stands for the account in a console that shows only a state, shard maps or a fleet. */
 const NO_ACCOUNT = {name: "-", is_development: false, endpoints: {}, has_key: false};
 
 class ConsoleApp extends Part {
   static properties = {
     session: {state: true},
     error: {state: true},
+    screenError: {state: true},
     place: {state: true},
     theme: {state: true},
   };
@@ -33,6 +34,8 @@ class ConsoleApp extends Part {
     this.session = null;
     /** @type {any} */
     this.error = null;
+    /** Why the screen cannot be shown: the others can. @type {any} */
+    this.screenError = null;
     this.place = here();
     this.theme = /** @type {"system" | "light" | "dark"} */ (
       localStorage.getItem(THEME) ?? "system"
@@ -79,7 +82,8 @@ class ConsoleApp extends Part {
   /** The screen that is shown first. */
   get startScreen() {
     if (this.session.accounts.length) return START;
-    return this.session.has_states ? "state" : "shards";
+    if (this.session.has_states) return "state";
+    return this.session.has_shards ? "shards" : "fleet";
   }
 
   get canWrite() {
@@ -102,6 +106,7 @@ class ConsoleApp extends Part {
 
   /** Create the element of the screen, or hand the new address to the present one. */
   async showScreen() {
+    this.screenError = null;
     const kind = SCREENS.find((each) => each.path === this.place.screen);
     if (!this.session || !kind || !this.account) {
       this.screen = null;
@@ -109,13 +114,15 @@ class ConsoleApp extends Part {
       return;
     }
     if (this.screen?.localName !== kind.tag || this.screen.account !== this.account) {
-      try {
-        await kind.load();
-      } catch (error) {
-        this.error = error;
+      /** @type {unknown} */
+      let error = null;
+      await kind.load().catch((found) => (error = found));
+      if (SCREENS.find((each) => each.path === this.place.screen) !== kind) return;
+      if (error) {
+        this.screen = null;
+        this.screenError = error;
         return;
       }
-      if (SCREENS.find((each) => each.path === this.place.screen) !== kind) return;
       this.screen = /** @type {Screen} */ (document.createElement(kind.tag));
     }
     Object.assign(this.screen, {
@@ -350,6 +357,10 @@ class ConsoleApp extends Part {
         text: html`Check the address, or continue with
           <a href=${to(this.account.name, START)}>the tables</a>.`,
       });
+    }
+    if (this.screenError) {
+      // A module that failed is not loaded again before the page is.
+      return errorPanel(this.screenError, {retry: () => location.reload()});
     }
     return this.screen ?? waiting();
   }

@@ -18,6 +18,7 @@ from partita.patterns.adoption.properties import infer_fields
 from partita.patterns.keys.templates import KeyTemplate
 from partita.patterns.protocol.values import Row
 from partita.patterns.types.decorators import entity_type
+from partita.patterns.types.row_layout import ROW_PROPERTIES
 from partita.tables.entity import check_table_name
 from partita.ticks import Clock
 
@@ -92,8 +93,8 @@ def _overlaps(classes: Sequence[type[Any]]) -> list[tuple[str, str]]:
     return [
         (one.__name__, other.__name__)
         for one, other in itertools.combinations(classes, 2)
-        if entity_type(one).partition.may_meet(entity_type(other).partition)
-        and entity_type(one).row.may_meet(entity_type(other).row)
+        if entity_type(one).partition.may_equal(entity_type(other).partition)
+        and entity_type(one).row.may_equal(entity_type(other).row)
     ]
 
 
@@ -127,31 +128,58 @@ def _drafts(
 def _merged(
     groups: Sequence[RowGroup], type_property: str | None
 ) -> list[tuple[RowGroup, ClassDraft]]:
-    """Return groups whose keys differ: rows without a type are told apart by their keys only."""
+    """Return groups whose keys differ: rows without a type are told apart by their keys only.
+
+    Physical entities of one wide entity have a number in their row keys that tells them apart.
+    """
     found: dict[object, tuple[RowGroup, ClassDraft]] = {}
+    split: set[object] = set()
     for group in groups:
         draft = _inferred(group, type_property)
-        place: object = (draft.partition.template, draft.row.template)
-        if group.stored_type is not None:
-            place = group.stored_type
+        if (place := _place(draft)) in found and place not in split:
+            known, _ = found[place]
+            exact = _inferred(known, type_property, is_exact=True)
+            other = _inferred(group, type_property, is_exact=True)
+            if len({place, _place(exact), _place(other)}) == 3:
+                split.add(place)
+                del found[place]
+                found[_place(exact)] = known, exact
+        if is_split := place in split:
+            draft = _inferred(group, type_property, is_exact=True)
+            place = _place(draft)
         if place in found:
             known, _ = found[place]
             group = msgspec.structs.replace(known, rows=known.rows + group.rows)  # noqa: PLW2901
-            draft = _inferred(group, type_property)
+            draft = _inferred(group, type_property, is_exact=is_split)
         found[place] = group, draft
     return list(found.values())
 
 
-def _inferred(group: RowGroup, type_property: str | None) -> ClassDraft:
-    """Return the class of a group, without a name."""
+def _place(draft: ClassDraft) -> object:
+    return draft.stored_type or (draft.partition.template, draft.row.template)
+
+
+def _inferred(group: RowGroup, type_property: str | None, *, is_exact: bool = False) -> ClassDraft:
+    """Return the class of a group, without a name.
+
+    With `is_exact`, a number that all row keys have at one place is a literal.
+    """
     own_type = None if group.stored_type is None else type_property
     fields, undeclared = infer_fields(group.rows, without={own_type})
     taken = {field.name for field in fields}
     partition = infer_key(group.rows, "partition", taken)
-    row = infer_key(group.rows, "row", taken | {each.name for each in partition.fields})
+    taken |= {each.name for each in partition.fields}
+    row = infer_key(group.rows, "row", taken, is_exact=is_exact)
     partition, row = _shared_time(group.rows, partition, row)
     return ClassDraft(
-        "", group.stored_type, own_type, partition, row, tuple(fields), tuple(undeclared)
+        "",
+        group.stored_type,
+        own_type,
+        partition,
+        row,
+        tuple(fields),
+        tuple(undeclared),
+        is_single_row=sum(field.slots for field in fields) > ROW_PROPERTIES,
     )
 
 

@@ -22,6 +22,8 @@ class FieldDraft(msgspec.Struct, frozen=True):
     """Separates the members of a list that is stored as text."""
     is_json: bool = False
     note: str = ""
+    slots: int = 1
+    """The number of properties of a series."""
 
 
 class KeyDraft(msgspec.Struct, frozen=True):
@@ -43,6 +45,8 @@ class ClassDraft(msgspec.Struct, frozen=True):
     fields: tuple[FieldDraft, ...]
     undeclared: tuple[str, ...] = ()
     """Properties that no field can have; they are kept when an entity is saved."""
+    is_single_row: bool = False
+    """Whether the fields have more properties than a row of the typed layer."""
 
     @property
     def key_fields(self) -> list[FieldDraft]:

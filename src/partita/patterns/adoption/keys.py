@@ -28,6 +28,7 @@ _STRONG_SEPARATORS = "_|"
 _YEARS = range(1900, 2101)
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WORD = re.compile("[A-Za-z]+")
+_CONSTANT = re.compile("[A-Za-z]+|[0-9]+")
 _TICKS = 19
 _PERIODS = {
     "[0-9]{10}": "%Y%m%d%H",
@@ -67,11 +68,13 @@ def structure(key: str) -> str:
     return re.sub("[A-Za-z]+", "a", re.sub("[0-9]+", "9", key))
 
 
-def infer_key(rows: Sequence[Row], role: Role, taken: set[str]) -> KeyDraft:
+def infer_key(
+    rows: Sequence[Row], role: Role, taken: set[str], *, is_exact: bool = False
+) -> KeyDraft:
     """Return the template that most keys of the rows have."""
     usual = _usual(rows, role)
     keys = [_key(row, role) for row in usual]
-    pieces = _pieces(keys, role, is_first=True)
+    pieces = _pieces(keys, role, is_first=True, is_exact=is_exact)
     fields: list[FieldDraft] = []
     template, before, used = "", "", set(taken)
     for place, piece in enumerate(pieces):
@@ -83,7 +86,10 @@ def infer_key(rows: Sequence[Row], role: Role, taken: set[str]) -> KeyDraft:
         is_last = place == len(pieces) - 1
         if part.is_text and not is_last and not part.spec:
             part = msgspec.structs.replace(part, spec="esc")
-        name = identifier(_name(part, before, role), used)
+        name = _name(part, before, role)
+        if part.is_text and identifier(name) in used:
+            name = role  # because a property of that name has other values
+        name = identifier(name, used)
         used.add(name)
         note = f"the {role} key has {part.source!r} too" if part.source else ""
         fields.append(FieldDraft(name, part.annotation, note=note))
@@ -117,7 +123,9 @@ def _form(key: str) -> str:
     return f"{structure(key)} {numbers}"
 
 
-def _pieces(keys: Sequence[str], role: Role, *, is_first: bool) -> list[str | _InferredPart]:
+def _pieces(
+    keys: Sequence[str], role: Role, *, is_first: bool, is_exact: bool
+) -> list[str | _InferredPart]:
     """Return literals and parts, from left to right."""
     is_one = len(set(keys)) == 1 and _WORD.fullmatch(keys[0])
     if is_one and role == "row" and is_first:
@@ -126,9 +134,10 @@ def _pieces(keys: Sequence[str], role: Role, *, is_first: bool) -> list[str | _I
         return [found]
     lead = _lead(keys)
     if lead:
-        return [lead, *_pieces([key[len(lead) :] for key in keys], role, is_first=False)]
+        rest = [key[len(lead) :] for key in keys]
+        return [lead, *_pieces(rest, role, is_first=False, is_exact=is_exact)]
     for separator in _SEPARATORS:
-        split = _split(keys, separator, role)
+        split = _split(keys, separator, role, _CONSTANT if is_exact else _WORD)
         if split is not None:
             return split
     return [_InferredPart("", "str", role if is_first else "name", tuple(keys), str)]
@@ -144,7 +153,9 @@ def _lead(keys: Sequence[str]) -> str:
     return found
 
 
-def _split(keys: Sequence[str], separator: str, role: Role) -> list[str | _InferredPart] | None:
+def _split(
+    keys: Sequence[str], separator: str, role: Role, literal: re.Pattern[str]
+) -> list[str | _InferredPart] | None:
     counts = {key.count(separator) for key in keys}
     if not min(counts):
         return None
@@ -153,7 +164,7 @@ def _split(keys: Sequence[str], separator: str, role: Role) -> list[str | _Infer
     for place, column in enumerate(columns):
         pieces += [separator] if place else []
         found = _fixed(column, role)
-        is_word = len(set(column)) == 1 and _WORD.fullmatch(column[0]) and len(keys) > 1
+        is_word = len(set(column)) == 1 and literal.fullmatch(column[0]) and len(keys) > 1
         text = _InferredPart("", "str", "name", tuple(column), str)
         pieces.append(column[0] if is_word else text if found is None else found)
     texts = [each for each in pieces if isinstance(each, _InferredPart) and each.is_text]

@@ -72,6 +72,8 @@ def _decorator(table: str, draft: ClassDraft) -> Iterator[str]:
         arguments += [f"name={quoted(draft.stored_type)}"] * (draft.stored_type != draft.name)
         if draft.type_property not in (None, "EntityType"):
             arguments.append(f"type_property={quoted(draft.type_property)}")
+    if draft.is_single_row:
+        arguments.append("single_row=True")
     line = f"@entity({', '.join(arguments)})"
     if len(line) <= _LINE:
         yield line

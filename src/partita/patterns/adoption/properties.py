@@ -12,6 +12,7 @@ from partita.errors import PartitaError
 from partita.patterns.adoption.drafts import FieldDraft, identifier, quoted
 from partita.patterns.fields.codecs import edm_of
 from partita.patterns.protocol.values import Row, Value
+from partita.patterns.types.row_layout import ROW_PROPERTIES
 from partita.tables import edm
 from partita.tables.entity import check_property_name
 
@@ -151,14 +152,19 @@ class _Series(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     pattern: str
     slots: int
+    first: int
     kind: str
 
     def draft(self, taken: Container[str]) -> FieldDraft:
         member = "Int32" if self.kind == edm.INT32 else _TYPES[self.kind]
-        marker = f"Series({quoted(self.pattern)}, slots={self.slots})"
-        name = identifier(self.stem, taken)
+        first = f", first={self.first}" if self.first else ""
+        marker = f"Series({quoted(self.pattern)}, slots={self.slots}{first})"
         return FieldDraft(
-            name, f"Annotated[dict[int, {member}], {marker}]", self.stem, note="numbered properties"
+            identifier(self.stem, taken),
+            f"Annotated[dict[int, {member}], {marker}]",
+            self.stem,
+            note="numbered properties",
+            slots=self.slots,
         )
 
 
@@ -182,4 +188,7 @@ def _series_of(stem: str, slots: Mapping[str, int], rows: Sequence[Row]) -> _Ser
     is_regular = all(pattern.format(slot) == name for name, slot in slots.items())
     if not is_regular or len(kinds) != 1:
         return None
-    return _Series(stem, tuple(slots), pattern, max(slots.values()) + 1, kinds.pop())
+    # Rows that were not read may have the numbers from 0 on, unless a row has no room for them.
+    first, end = min(slots.values()), max(slots.values()) + 1
+    first = first if end > ROW_PROPERTIES else 0
+    return _Series(stem, tuple(slots), pattern, end - first, first, kinds.pop())

@@ -217,12 +217,14 @@ def _finding(kind: str, subject: str, message: str, section: Section) -> Finding
 
 
 def _scan_findings(traffic: Sequence[Traffic]) -> Iterator[Finding]:
-    total = sum(each.requests for each in traffic)
-    for each in sorted(traffic, key=lambda one: -one.requests):
-        if each.is_scan and each.rate:
+    entities = sum(each.entities for each in traffic)
+    requests = sum(each.requests for each in traffic)
+    for each in sorted(traffic, key=lambda one: -one.entities):
+        if each.is_scan and each.entities:
             message = (
-                f"It reads {each.entities / each.rate:,.0f} entities in each call "
-                f"({each.plan}) and makes {each.requests / total:.1%} of all requests."
+                f"It reads {each.entities / each.rate:,.0f} entities in each call ({each.plan}): "
+                f"{each.entities / entities:.1%} of all entities, in "
+                f"{each.requests / requests:.1%} of all requests."
             )
             yield _finding("Scan", f"{each.type}: {each.name}", message, Section.QUERY_KINDS)
 

@@ -28,7 +28,8 @@ h1 { font-size: 1.5rem; margin: 0 0 1rem; } h2 { font-size: 1.1rem; margin: 2rem
 .cards { display: flex; flex-wrap: wrap; gap: .8rem; }
 .card { background: var(--card); border-radius: 8px; padding: .6rem .8rem; min-width: 130px; }
 .card b { display: block; font-size: 1.3rem; } .card span, small { color: var(--soft); }
-svg { width: 100%; height: auto; } svg text { fill: var(--text); font-size: 13px; }
+svg { width: 100%; min-width: 620px; height: auto; }
+svg text { fill: var(--text); font-size: 13px; }
 svg .soft { fill: var(--soft); paint-order: stroke;
   stroke: var(--back); stroke-width: 4px; }
 svg .target { stroke: var(--hot); stroke-dasharray: 4 3; }
@@ -140,6 +141,7 @@ def _plot(
     scale = float if is_linear else math.log1p
     top = max([each.value for each in bars] + ([target] if target else []))
     lines = [
+        '<div class="scroll">',
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(unit)}">',
         f"<title>{escape(unit)}{'' if is_linear else ', logarithmic scale'}</title>",
     ]
@@ -160,7 +162,7 @@ def _plot(
             f'<text class="soft" x="{_LABEL + length + 6:.1f}" y="{y + 16}">'
             f"{escape(bar.shown)}</text>"
         )
-    return "\n".join([*lines, "</svg>"])
+    return "\n".join([*lines, "</svg></div>"])
 
 
 def _length(value: float, top: float) -> float:

@@ -252,8 +252,8 @@ def _reason_against_key(mark: _Marker) -> tuple[str, str]:
 def _check_series(series: Series, annotation: Any, where: str) -> None:
     if get_origin(annotation) is not dict or get_args(annotation)[0] is not int:
         raise _refused(where, "A series is a dict from slot to value.", "Annotate it dict[int, V].")
-    if not 1 <= series.slots <= SLOTS_MAX:
-        reason = f"A series has 1 to {SLOTS_MAX} slots."
+    if not 1 <= series.slots <= SLOTS_MAX or series.first < 0:
+        reason = f"A series has 1 to {SLOTS_MAX} slots, numbered from 0 or a greater number on."
         raise _refused(where, reason, "Use one entity per period, or InBlob.")
     if admits_none(get_args(annotation)[1]):
         raise _refused(where, "A slot cannot hold None.", "Leave empty slots out of the dict.")
@@ -261,7 +261,7 @@ def _check_series(series: Series, annotation: Any, where: str) -> None:
 
 def _slot_names(series: Series, where: str) -> tuple[str, ...]:
     try:
-        names = tuple(series.pattern.format(slot) for slot in range(series.slots))
+        names = tuple(series.pattern.format(slot) for slot in range(series.first, series.last + 1))
     except (ValueError, IndexError, KeyError, AttributeError) as error:
         raise _refused(
             where,

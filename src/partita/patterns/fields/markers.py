@@ -38,15 +38,21 @@ InBlob = BlobMark()
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A dict from slot (0 to `slots` - 1) to value, stored as one property per slot.
+    """A dict from slot to value, stored as one property per slot.
 
-    `pattern` is formatted with the slot: `Series("h{:02d}", slots=24)`. Slots that do not fit
-    into one row are stored in additional rows, or, with `store="blob"`, all in one blob.
+    `pattern` is formatted with the slot: `Series("h{:02d}", slots=24)`. The slots are numbered from
+    `first` on. Slots that do not fit into one row are stored in additional rows, or, with
+    `store="blob"`, all in one blob.
     """
 
     pattern: str
     slots: int
     store: Literal["properties", "blob"] = "properties"
+    first: int = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + self.slots - 1
 
 
 class CopiedFrom(msgspec.Struct, frozen=True):

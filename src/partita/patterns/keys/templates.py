@@ -147,6 +147,21 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         places = zip(self.leading(), other.leading(), strict=False)
         return all(mine & theirs for mine, theirs in places)
 
+    def may_equal(self, other: "KeyTemplate") -> bool:
+        """Return whether a key of one template can equal a key of the other."""
+        mine, theirs = self.length, other.length
+        return self.may_meet(other) and (mine is None or theirs is None or mine == theirs)
+
+    @property
+    def length(self) -> int | None:
+        """The length of every key; None if it varies."""
+        lengths = [
+            len(piece) if isinstance(piece, str) else piece.length_min
+            for piece in self.pieces
+            if isinstance(piece, str | CodePart | Bucket)
+        ]
+        return sum(lengths) if len(lengths) == len(self.pieces) else None
+
     def may_begin_with(self, text: str) -> bool:
         """Return whether a key can begin with a text, or be a prefix of it."""
         places = zip(text, self.leading(), strict=False)

@@ -59,7 +59,7 @@ def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
         model, encode(model, entity_values, _references(model, key, entity_values), kept), before
     )
     ours = marks_of(model)
-    if model.type_property is not None:
+    if model.type_property is not None and not model.is_single_row:
         ours[WRITE] = note_write(_SOME_WRITE, {} if before is None else before.system)
     if rest:
         stamps = dict.fromkeys(range(1, len(rest) + 1), _SOME_STAMP)

@@ -119,14 +119,14 @@ def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
     missing = [name for name in model.key_fields if name not in given]
     unknown = [name for name in given if name not in model.key_fields]
     if missing or unknown:
-        wrong = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is not one of them"
+        wrong = f"{unknown[0]!r} is not one of them" if unknown else f"{missing[0]!r} is missing"
         raise UsageError(
             "KeyFields",
             f"The key fields of {model.name} are {', '.join(model.key_fields)}; {wrong}.",
             facts={"type": model.name},
             hint="Pass every key field by name; for more than one entity use "
             "partition(...).range(...) or where(...)."
-            f"{did_you_mean(unknown[0], model.fields) if unknown else ''}",
+            f"{did_you_mean(unknown[0], missing or model.fields) if unknown else ''}",
         )
     return model.key(given)
 
@@ -593,7 +593,7 @@ def _merge_sum(
             raise lost
         if row is None or (place == 0 and row.properties.get(VERSION, 1) != model.version):
             return None
-        if in_doubt is not None and find_note(noted, row.properties.get(WRITE)) is None:
+        if in_doubt is not None and _is_in_doubt(noted, row.properties.get(WRITE)):
             raise write_in_doubt(model.table, key) from in_doubt
         current = row.properties.get(name)
         if current is None and (yield from _is_elsewhere(model, entity_key, name)):
@@ -601,10 +601,10 @@ def _merge_sum(
         if current is None and field.default is not None and field.series is None:
             current = field.codec.encode(field.default())
         value = by if current is None else field.codec.decode(current) + by
-        noted = note_write(write_id, row.properties)
         added: dict[str, Value] = {name: encode_slot(field, value)}
-        kept = narrower_types(model, row.properties)
-        properties = {**with_types(added, kept), WRITE: noted}
+        properties = with_types(added, narrower_types(model, row.properties))
+        if not model.is_single_row:
+            noted = properties[WRITE] = note_write(write_id, row.properties)
         operation = RowOperation(Verb.MERGE, Row(key, properties), row.etag)
         try:
             yield from ask(WriteRows(model.table, (operation,)))
@@ -618,6 +618,11 @@ def _merge_sum(
             continue
         return value
     raise busy(model, key, context.options.attempts_max)
+
+
+def _is_in_doubt(noted: str, now: object) -> bool:
+    """Return whether a row cannot show that a write was applied."""
+    return not noted or find_note(noted, now) is None
 
 
 def _is_elsewhere(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:

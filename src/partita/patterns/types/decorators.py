@@ -63,6 +63,7 @@ def entity(  # noqa: PLR0913 - a declaration: keyword-only, each with a plain de
     allow_hot: bool = False,
     abstract: bool = False,
     frozen: bool = False,
+    single_row: bool = False,
 ) -> Callable[[type[T]], type[T]]:
     """Make a class an entity of a table; `partition` and `row` are its key templates.
 
@@ -70,7 +71,8 @@ def entity(  # noqa: PLR0913 - a declaration: keyword-only, each with a plain de
     Dataclasses, msgspec Structs (with weakref=True), pydantic models and attrs classes are used
     unchanged. A class derived from an entity class inherits its table, templates, naming and type
     property unless it gives its own; reading the parent also returns the children. `abstract=True`
-    is for a parent that is never stored.
+    is for a parent that is never stored. `single_row=True` keeps up to 252 properties in one row,
+    as other programs store them; the library then has no room for properties of its own.
 
     An invalid declaration raises DefinitionError here, not when the first entity is saved.
 
@@ -104,6 +106,7 @@ def entity(  # noqa: PLR0913 - a declaration: keyword-only, each with a plain de
             access=access,
             allow_hot=allow_hot or (above is not None and above.allow_hot),
             is_abstract=abstract,
+            is_single_row=single_row or (above is not None and above.is_single_row),
         )
         model = EntityType(shape, declaration, parent)
         check_derived(model)

@@ -26,6 +26,7 @@ from partita.patterns.fields.naming import snake_case
 from partita.patterns.keys.templates import KeyTemplate, Role
 from partita.patterns.protocol.values import Instant, Int32, RowKey, Value
 from partita.patterns.types.row_layout import ROWS_MAX, VERSION, Layout, lay_out
+from partita.tables import limits
 from partita.tables.entity import check_table_name
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class Declaration(msgspec.Struct, frozen=True):
     access: Any = ()
     allow_hot: bool = False
     is_abstract: bool = False
+    is_single_row: bool = False
 
 
 class Dependent(msgspec.Struct, frozen=True):
@@ -103,6 +105,8 @@ class EntityType(Generic[T]):
         self.access = declaration.access
         self.allow_hot = declaration.allow_hot
         self.is_abstract = declaration.is_abstract
+        self.is_single_row = declaration.is_single_row
+        """Whether the properties are in one row, without room for those of the library."""
         self.parent = parent
         self.children: list[EntityType[Any]] = []
         self.indexes: tuple[Any, ...] = ()
@@ -114,7 +118,7 @@ class EntityType(Generic[T]):
         self._shape = shape
         _check_declaration(declaration)
         self.fields = _fields_of(shape, declaration)
-        self.layout = _layout_of(self.fields, self.name)
+        self.layout = _layout_of(self.fields, declaration)
         self.partition, self.row = _templates_of(self.fields, declaration, self.layout)
         self.sealed_properties = frozenset(
             field.property for field in self.fields.values() if field.is_encrypted
@@ -446,8 +450,19 @@ def _names_in(template: str) -> set[str]:
         return set()  # compiling the template reports the error
 
 
-def _layout_of(fields: Mapping[str, Field], name: str) -> Layout:
-    layout = lay_out(stored for field in fields.values() for stored in field.property_names)
+def _layout_of(fields: Mapping[str, Field], declaration: Declaration) -> Layout:
+    name = declaration.name
+    stored = [stored for field in fields.values() for stored in field.property_names]
+    if declaration.is_single_row and len(stored) <= limits.PROPERTIES_MAX:
+        return Layout({})
+    layout = lay_out(iter(stored))
+    if declaration.is_single_row:
+        raise DefinitionError(
+            "EntityTooWide",
+            f"{name} has {len(stored)} properties; the limit of a row is {limits.PROPERTIES_MAX}.",
+            facts={"type": name, "properties": len(stored)},
+            hint="Remove single_row=True.",
+        )
     if layout.rows > ROWS_MAX:
         raise DefinitionError(
             "EntityTooWide",

@@ -146,10 +146,10 @@ def slot_name(field: Field, slot: int) -> str:
     """Return the property of one slot of a series."""
     series = field.series
     assert series is not None
-    if not 0 <= slot < series.slots:
+    if not series.first <= slot <= series.last:
         raise InvalidPropertyError(
             "SlotOutOfRange",
-            f"{field.name!r} has slots 0 to {series.slots - 1}.",
+            f"{field.name!r} has slots {series.first} to {series.last}.",
             facts={"field": field.name, "slot": slot},
         )
     return series.pattern.format(slot)
@@ -497,7 +497,7 @@ def decode_field(field: Field, properties: dict[str, Value]) -> Any:
         return None if stored is None else LargeValue.from_text(stored)
     if field.series is not None:
         series: dict[int, Any] = {}
-        for slot, name in enumerate(field.slot_names):
+        for slot, name in enumerate(field.slot_names, field.series.first):
             if name in properties:
                 series[slot] = field.codec.decode(properties.pop(name))
         return series

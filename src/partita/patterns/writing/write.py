@@ -499,7 +499,8 @@ def _put_entity(context: Context, draft: Draft, each: _Prepared, write_id: str, 
     if not model.followers.is_plain and context.is_followed(model):
         assert each.after is not None
         system[GENERATION] = each.after.generation
-    if model.type_property is not None:  # foreign tables get no bookkeeping properties
+    # Foreign tables get no bookkeeping properties.
+    if model.type_property is not None and not model.is_single_row:
         system[WRITE] = note_write(write_id, {} if before is None else before.system)
     merged = _merged(change, each, system) if change.is_merge and before else None
     if merged is not None:

@@ -12,7 +12,6 @@ import enum
 import heapq
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
-from functools import partial
 from typing import Final, Generic, TypeVar, cast, overload
 
 import msgspec
@@ -469,18 +468,24 @@ class ReliableDictionary(DictionaryRows[K, V]):
         The iterator sees the state at the time it starts; `timeout` applies to the lock that it
         takes then.
         """
-        decode_key, left = self._keys.decode, checked_limit(limit)
-        read = self._read_committed if isinstance(tx, Snapshot) else partial(self._read, tx)
+        left = checked_limit(limit)
         bounds = self._bounds(prefix, start, end)
         view = await self._view(tx, timeout)
         async for rows in self._scan(view, *bounds, reverse=reverse):
-            for encoded, stored in rows:
-                if left == 0:
-                    return
-                key, value = decode_key(encoded), read(encoded, stored)
-                if where is None or where(key, value):
-                    left -= 1
-                    yield key, value
+            if where is None:
+                wanted = rows if left < 0 else rows[:left]
+                for pair in self._pairs(tx, wanted):
+                    yield pair
+                left -= len(wanted)
+            else:
+                for key, value in self._pairs(tx, rows):
+                    if left == 0:
+                        return
+                    if where(key, value):
+                        left -= 1
+                        yield key, value
+            if left == 0:
+                return
 
     async def keys(  # noqa: PLR0913 - by keyword
         self,
@@ -494,15 +499,16 @@ class ReliableDictionary(DictionaryRows[K, V]):
         timeout: float | None = None,
     ) -> AsyncIterator[K]:
         """Yield keys without decoding their values."""
-        decode_key, left = self._keys.decode, checked_limit(limit)
+        left = checked_limit(limit)
         bounds = self._bounds(prefix, start, end)
         view = await self._view(tx, timeout)
         async for rows in self._scan(view, *bounds, reverse=reverse):
-            for encoded, _ in rows:
-                if left == 0:
-                    return
-                left -= 1
-                yield decode_key(encoded)
+            encoded = [key for key, _ in (rows if left < 0 else rows[:left])]
+            for key in self._keys.decode_many(encoded):
+                yield key
+            left -= len(encoded)
+            if left == 0:
+                return
 
     async def values(  # noqa: PLR0913 - by keyword
         self,

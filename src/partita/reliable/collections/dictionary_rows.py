@@ -5,7 +5,7 @@ the operations that users call.
 """
 
 import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -159,6 +159,43 @@ class DictionaryRows(Generic[K, V]):
             self.cache.put(encoded, stored, value)
         return value
 
+    def _pairs(
+        self, tx: Transaction | Snapshot, rows: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[K, V]]:
+        """Yield the keys and values of some rows of an enumeration.
+
+        Usually they are decoded by a few calls; a row that a transaction has written, or whose
+        value is not usual, is read as `_read` does.
+        """
+        values = self._values_at_once(tx, rows) if rows else None
+        if values is None:
+            decode_key = self._keys.decode
+            return ((decode_key(key), self._read(tx, key, stored)) for key, stored in rows)
+        pairs = zip(self._keys.decode_many([key for key, _ in rows]), values, strict=True)
+        return pairs if isinstance(tx, Snapshot) else _checked(tx, pairs)
+
+    def _values_at_once(
+        self, tx: Transaction | Snapshot, rows: Sequence[tuple[bytes, bytes]]
+    ) -> list[V] | None:
+        """Return what `_read` returns for each row; None if it must read them."""
+        keys, stored = zip(*rows, strict=True)
+        if not isinstance(tx, Snapshot):
+            space = tx.space(self)
+            if self.cache is None or (
+                space is not None and any(key in space.writes for key in keys)
+            ):
+                return None
+        values = self.codec.decode_many(stored)
+        if values is None:
+            return None
+        if self.cache is not None:
+            for place, cached in enumerate(self.cache.find_many(keys)):
+                if cached is not None and cached.stored is stored[place]:
+                    values[place] = cached.value
+        if not isinstance(tx, Snapshot):
+            tx.note_origins(values, stored, self.codec)
+        return values
+
     def _read(self, tx: Transaction | Snapshot, encoded: bytes, stored: bytes) -> V:
         """Decode a row of an enumeration, which leaves the cache to single reads."""
         if not isinstance(tx, Snapshot):
@@ -297,6 +334,13 @@ class DictionaryRows(Generic[K, V]):
             facts={"collection": self.name, "key": key},
             hint="Pass a default: get(tx, key, None), or MISSING if None may be a value.",
         )
+
+
+def _checked(tx: Transaction, pairs: Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
+    """Yield pairs as long as their transaction may be used."""
+    for pair in pairs:
+        tx.check()
+        yield pair
 
 
 def is_expired(stored: bytes, now: int) -> bool:

@@ -14,7 +14,8 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -618,6 +619,19 @@ class Transaction:
         if len(self._origins) >= limits.HANDED_OUT_MAX:
             del self._origins[next(iter(self._origins))]
         self._origins[id(value)] = (value, stored, codec)
+
+    def note_origins(
+        self, values: Sequence[object], stored: Sequence[bytes], codec: ValueCodec[Any]
+    ) -> None:
+        """Remember the bytes of many objects, as `note_origin` does for each."""
+        if not codec.keeps_unknown:
+            return
+        origins = self._origins
+        origins.update(
+            zip(map(id, values), zip(values, stored, repeat(codec), strict=False), strict=True)
+        )
+        for oldest in list(islice(origins, max(0, len(origins) - limits.HANDED_OUT_MAX))):
+            del origins[oldest]
 
     def origin_of(self, value: object, codec: ValueCodec[Any]) -> bytes | None:
         """Return the bytes that an object of this transaction was read from, by an equal codec."""

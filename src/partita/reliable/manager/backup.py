@@ -430,7 +430,7 @@ def _refuse_to_go_back(here: Tip, state: State, hash_here: bytes | None) -> None
 
 
 def _is_of_state(name: str) -> bool:
-    return name.startswith(("log-", "checkpoint-"))
+    return name.startswith(("log-", "checkpoint-", "increment-"))
 
 
 # Files and names

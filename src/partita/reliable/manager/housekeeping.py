@@ -14,6 +14,7 @@ from partita.reliable.manager.index_builder import IndexBuilder
 from partita.reliable.manager.open_collections import OpenCollections
 from partita.reliable.manager.runner import Runner
 from partita.reliable.storage.checkpoint import Checkpoints
+from partita.reliable.storage.increments import IncrementalCheckpoints
 from partita.reliable.storage.log import Log
 
 logger = logging.getLogger("partita.reliable")
@@ -58,8 +59,21 @@ class CheckpointWriter:
         """How long checkpoints took, with the truncation of the log."""
 
     async def write_if_due(self) -> None:
-        if self._checkpoints.is_due(self._progress.bytes_since_checkpoint, self._checkpoint_bytes):
+        checkpoints, log_bytes = self._checkpoints, self._progress.bytes_since_checkpoint
+        if checkpoints.is_due(log_bytes, self._checkpoint_bytes):
             await self.write()
+        elif isinstance(checkpoints, IncrementalCheckpoints) and checkpoints.is_increment_due(
+            self._core.state, log_bytes, self._checkpoint_bytes
+        ):
+            await self.write_increment(checkpoints)
+
+    async def write_increment(self, checkpoints: IncrementalCheckpoints) -> None:
+        """Write what has changed since the newest file; the log is kept as it is."""
+        async with self.lock:
+            self._core.check_open()
+            await self._log.sync()  # it must not survive records that it contains
+            log_bytes = self._progress.bytes_since_checkpoint
+            await checkpoints.write_increment(self._core.state, log_bytes)
 
     async def write(self) -> int:
         """Write a checkpoint and truncate the log; return the checkpoint's sequence."""

@@ -58,6 +58,7 @@ from partita.reliable.manager.state_meter import StateMeter
 from partita.reliable.state.records import decode_record, record_hash
 from partita.reliable.state.state import Collection, State
 from partita.reliable.storage.checkpoint import Checkpoints
+from partita.reliable.storage.increments import IncrementalCheckpoints
 from partita.reliable.storage.local_log import LocalLog
 from partita.reliable.storage.log import Log
 from partita.reliable.values import limits
@@ -225,7 +226,9 @@ class StateManager:
         self._core.mutation_check = checked_mutation_check(mode)
 
     async def recover(self) -> None:
-        """Apply the records of the log after the checkpoint."""
+        """Apply the records of the log after the checkpoint and its increments."""
+        if isinstance(self._checkpoints, IncrementalCheckpoints):
+            self._progress.bytes_since_checkpoint = self._checkpoints.log_bytes
         async for sequence, raw in self._log.read_from(self.sequence + 1):
             self.apply(sequence, raw)
 

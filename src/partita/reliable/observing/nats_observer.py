@@ -179,7 +179,12 @@ class NatsObserver:
     # --- moving the primary ---------------------------------------------------------------
 
     async def step_down(self) -> Moved:
-        """Let the primary hand over to any other replica, and wait for the next one."""
+        """Let the primary hand over to another replica, and wait for the next one.
+
+        It gives the lease to the replica that has applied most, since a lease that is merely
+        released can be taken back by the same replica if the others are slow to ask. The replicas
+        of a service are left to the service, which places its primaries.
+        """
         before = await self.status()
         primary = _primary(before)
         if len(before.replicas) < 2:
@@ -190,6 +195,18 @@ class NatsObserver:
                 facts={"partition": self.partition},
                 hint="Start another replica, then repeat the command.",
             )
+        others = [
+            each
+            for each in before.replicas
+            if each.replica != primary.replica and not each.is_placed
+        ]
+        if others:
+            furthest = max(others, key=lambda each: each.applied)
+            try:
+                return await self._move(before, primary, furthest.replica)
+            except UsageError as error:
+                if error.code != "SuccessorRefused":
+                    raise
         return await self._move(before, primary, "")
 
     async def promote(self, replica: str) -> Moved:
@@ -211,7 +228,10 @@ class NatsObserver:
                 facts={"partition": self.partition, "replica": target.replica},
                 hint="Choose another replica.",
             )
-        return await self._move(before, primary, target.replica)
+        moved = await self._move(before, primary, target.replica)
+        if moved.after.replica != target.replica:
+            raise _another_won(self.partition, target.replica, moved.after)
+        return moved
 
     async def _move(self, before: StateFacts, primary: ReplicaFacts, to: str) -> Moved:
         began = self._clock.monotonic()
@@ -222,8 +242,6 @@ class NatsObserver:
                 raise _none_won(before, primary)
             await asyncio.sleep(LOOK_SECONDS)
             after = await self._find_next(reply.epoch)
-        if to and after.replica != to:
-            raise _another_won(self.partition, to, after)
         seconds = round(self._clock.monotonic() - began, 2)
         return Moved(
             self.partition,

@@ -205,6 +205,43 @@ class Blocks(Mapping[bytes, bytes]):
                 self._blocks[0] = block
             self._count += len(part)
 
+    def merge(self, rows: dict[bytes, bytes], size: int) -> None:
+        """Add or replace rows in key order, of a state that is being loaded; see `extend`."""
+        keys = list(rows)
+        each = max(1, size // max(1, len(keys)))
+        at = 0
+        while at < len(keys):
+            place = bisect_right(self._bounds, keys[at]) - 1
+            if place + 1 == len(self._blocks):
+                last = self.last_key()
+                if last is None or last < keys[at]:
+                    rest = {key: rows[key] for key in keys[at:]} if at else rows
+                    self.extend(rest, each * len(rest))
+                    return
+                end = bisect_right(keys, last, at)
+            else:
+                end = bisect_left(keys, self._bounds[place + 1], at)
+            part = {key: rows[key] for key in keys[at:end]} if end - at < len(keys) else rows
+            self._merge_into(place, part, each)
+            at = end
+
+    def _merge_into(self, place: int, part: dict[bytes, bytes], each: int) -> None:
+        block = self._blocks[place]
+        before, usual = len(block.rows), block.size // max(1, len(block.rows))
+        block.rows.update(part)
+        added = len(block.rows) - before
+        # The sizes of the replaced rows are not known: they had about the usual one.
+        block.size += each * len(part) - usual * (len(part) - added)
+        if added:
+            self._count += added
+            block.is_sorted = False
+            if self._is_too_large(block):
+                self._divide(place)
+
+    def _is_too_large(self, block: Block) -> bool:
+        rows = len(block.rows)
+        return rows > 2 * FULL_ROWS or (block.size > 2 * FULL_BYTES and rows > 1)
+
     def _divide(self, place: int) -> None:
         block = self._blocks[place]
         pairs = iter(block.ordered().items())

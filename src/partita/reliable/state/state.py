@@ -15,8 +15,7 @@ outcomes, whether a record of an old epoch is ignored.
 import hashlib
 import heapq
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Literal, TypeVar, cast
@@ -26,6 +25,7 @@ from sortedcontainers import SortedList
 
 from partita.errors import ChainBrokenError, DamageError
 from partita.reliable.state.blocks import Blocks
+from partita.reliable.state.parted_dict import PartedDict
 from partita.reliable.state.records import (
     NO_HASH,
     Alter,
@@ -38,6 +38,7 @@ from partita.reliable.state.records import (
     Put,
     Record,
 )
+from partita.reliable.state.replaced import Kept, ReplacedOrder
 from partita.reliable.values.layout import Layout
 
 PRUNE_AT_ONCE = 512
@@ -47,8 +48,14 @@ PRUNE_WINDOW = PRUNE_AT_ONCE // 2
 FORGET_AT_ONCE = 100
 """Expired outcomes that one record removes, in addition to as many as it has transactions."""
 POSITION_BYTES = 8
+GATHERED_ROWS = 256
+"""Touched rows that are returned together."""
+PASSED_BLOCKS = 64
+"""Blocks that are looked at for touched rows in one step."""
 
 T = TypeVar("T")
+Touched = PartedDict[bool]
+"""Keys that were written (True) or removed (False)."""
 Past = list[tuple[int, T]]
 """Replaced versions, each with the sequence that replaced it, in ascending order."""
 Replaced = tuple[int, bytes | None, int | None]
@@ -97,18 +104,21 @@ class Rows:
 
     `values` has the newest versions, `history` the replaced ones, `counts` the number of keys
     before a record. A key is in `departed` if and only if it is in `history` and not in `values`.
-    `versions` has the sequences that wrote the rows, of a collection that keeps them.
+    `versions` has the sequences that wrote the rows, of a collection that keeps them. `touched`
+    has the keys that were written (True) or removed (False) since the newest checkpoint, None if
+    that is not known: after a clear, or because nothing needs it.
     """
 
-    __slots__ = ("counts", "departed", "history", "values", "versions")
+    __slots__ = ("counts", "departed", "history", "touched", "values", "versions")
 
     def __init__(self, values: Blocks | None = None) -> None:
         self.values = Blocks() if values is None else values
-        self.history: dict[bytes, list[Replaced] | tuple[Replaced]] = {}
+        self.history: MutableMapping[bytes, list[Replaced] | tuple[Replaced]] = {}
         """A single replaced row is a tuple, of which the garbage collector keeps no account."""
         self.departed: SortedList[bytes] = SortedList()
         self.counts: Past[int] = []
         self.versions: dict[bytes, int] = {}
+        self.touched: Touched | None = None
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
@@ -174,13 +184,29 @@ class Rows:
             rows = {key: value for key in sorted(merged) if (value := merged[key]) is not None}
         return rows, after
 
+    def touched_piece(
+        self, lower: bytes, sequence: int, since: int, touched: Touched
+    ) -> tuple[dict[bytes, bytes], bytes | None]:
+        """Return the rows of `piece` that are among the touched ones.
+
+        No key of `touched` was written before the sequence `since`.
+        """
+        block, _, after = self.values.block_at(lower)
+        if block.changed <= since:
+            return {}, after
+        rows, after = self.piece(lower, sequence)
+        keys = touched.among(rows)
+        return {key: value for key, value in rows.items() if key in keys}, after
+
     def _past_between(
         self, rows: dict[bytes, bytes], lower: bytes, upper: bytes | None, sequence: int
     ) -> dict[bytes, bytes | None]:
         """Return what a snapshot sees of the keys of a block that have a history."""
         departed = self.departed.irange(lower, upper, inclusive=(True, False))
         past: dict[bytes, bytes | None] = {}
-        for key in (*(rows.keys() & self.history.keys()), *departed):
+        history = self.history
+        known = history.among(rows) if isinstance(history, PartedDict) else ()
+        for key in (*known, *departed):
             if key >= lower:
                 past[key] = self.value_at(key, rows.get(key), sequence)
         return past
@@ -297,17 +323,27 @@ class Collection:
             if rows:
                 yield rows
 
+    def touched_pieces(
+        self, sequence: int, since: int, touched: Touched
+    ) -> Iterator[dict[bytes, bytes]]:
+        """Yield the touched rows as of a sequence in key order; the same holds as for `pieces`.
 
-class Kept(msgspec.Struct, gc=False):
-    """What is kept for snapshots, with the sequence that replaced it.
-
-    A version of a key, a count (without a key), or the rows before a clear (a collection). There
-    may be one for every row, so the garbage collector does not visit them; no cycle contains one.
-    """
-
-    sequence: int
-    kept: Rows | Collection
-    key: bytes | None
+        After some blocks without any an empty piece is yielded, so that a step is bounded work.
+        """
+        gathered: dict[bytes, bytes] = {}
+        lower: bytes | None = b""
+        passed = 0
+        while lower is not None:
+            rows = self.rows_at(sequence)
+            piece, lower = rows.touched_piece(lower, sequence, since, touched)
+            passed += 1
+            if piece:
+                gathered |= piece
+            if len(gathered) >= GATHERED_ROWS or passed >= PASSED_BLOCKS:
+                yield gathered
+                gathered, passed = {}, 0
+        if gathered:
+            yield gathered
 
 
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -338,7 +374,7 @@ class State:
         self._snapshots: dict[int, int] = {}
         """The number of open snapshots by sequence, in ascending order."""
         self._newest_snapshot = -1
-        self._replaced: deque[Kept] = deque()
+        self._replaced = ReplacedOrder()
         """What is kept for snapshots, in the order in which it was replaced."""
         self._prune_left = PRUNE_WINDOW
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -422,13 +458,13 @@ class State:
         """
         oldest = next(iter(self._snapshots), self.sequence)
         replaced = self._replaced
-        if not replaced or replaced[0].sequence > oldest:
+        if not replaced or replaced.first().sequence > oldest:
             return True
         if self.call_soon is None:
             self._prune_left = PRUNE_AT_ONCE
         elif self._prune_left == PRUNE_WINDOW:
             self.call_soon(self._begin_window)
-        while replaced and replaced[0].sequence <= oldest:
+        while replaced and replaced.first().sequence <= oldest:
             if not self._prune_left:
                 return False
             self._prune_left -= 1
@@ -441,7 +477,7 @@ class State:
 
     def _discard_one(self) -> None:
         """Discard the oldest entry, or one row of it if it is the rows before a clear."""
-        first = self._replaced[0]
+        first = self._replaced.first()
         sequence, kept, key = first.sequence, first.kept, first.key
         if isinstance(kept, Collection):
             rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
@@ -458,9 +494,32 @@ class State:
                 _discard(versions, sequence)
             if not versions or isinstance(versions, tuple):
                 del kept.history[key]
+                if not kept.history:
+                    kept.history = {}
                 if kept.departed and key not in kept.values:
                     kept.departed.remove(key)
-        self._replaced.popleft()
+        self._replaced.discard_first()
+
+    def track_changes(self) -> dict[int, Touched | None]:
+        """Note from now on which keys are touched; return those noted so far, by collection."""
+        noted = {number: one.rows.touched for number, one in self.collections.items()}
+        for collection in self.collections.values():
+            collection.rows.touched = PartedDict()
+        return noted
+
+    def return_changes(self, noted: dict[int, Touched | None]) -> None:
+        """Add what `track_changes` returned to what was noted since: it was not stored."""
+        for number, earlier in noted.items():
+            collection = self.collections.get(number)
+            if collection is not None and collection.rows.touched is not None:
+                if earlier is not None:
+                    earlier.update(collection.rows.touched.pairs())
+                collection.rows.touched = earlier
+
+    def forget_changes(self) -> None:
+        """Note no longer which keys are touched."""
+        for collection in self.collections.values():
+            collection.rows.touched = None
 
     def digest(self) -> str:
         """Return a hash of the whole state, equal on all replicas at the same sequence."""
@@ -485,6 +544,13 @@ class State:
         self._expiring = [(kept.expires, name) for name, kept in self.outcomes.items()]
         heapq.heapify(self._expiring)
 
+    def replace_collections(
+        self, collections: Iterable[Collection], outcomes: Iterable[tuple[str, KeptOutcome]]
+    ) -> None:
+        """Continue with the content of an increment."""
+        self.collections, self.names, self._indexes = {}, {}, {}
+        self.restore(collections, outcomes)
+
     def _apply(
         self,
         operation: Delete | Clear | Enqueue | Create | Alter | Drop | Outcome,
@@ -499,6 +565,7 @@ class State:
                 collection.tail += 1
                 self._put(collection, position, value, sequence)
             case Outcome(name, result, expires):
+                self.outcomes.pop(name, None)  # the newest are the last
                 self.outcomes[name] = KeptOutcome(sequence, expires, result)
                 heapq.heappush(self._expiring, (expires, name))
             case Clear(identifier):
@@ -519,6 +586,8 @@ class State:
             self._keep(rows, key, old, sequence, len(rows.values) - (old is None))
         if collection.versioned_since:
             rows.versions[key] = sequence
+        if rows.touched is not None:
+            rows.touched[key] = True
         for watch in collection.watchers:
             watch(sequence, key, old, value)
 
@@ -535,6 +604,8 @@ class State:
         if self._snapshots:
             self._keep(rows, key, old, sequence, len(rows.values) + 1)
         rows.versions.pop(key, None)
+        if rows.touched is not None:
+            rows.touched[key] = False
         if key in rows.history:
             rows.departed.add(key)
         for watch in collection.watchers:
@@ -551,6 +622,8 @@ class State:
         if versions is None or versions[-1][0] <= newest:
             entry = (sequence, old, rows.versions.get(key))
             if versions is None:
+                if not rows.history:
+                    rows.history = PartedDict()
                 rows.history[key] = (entry,)
             elif isinstance(versions, tuple):
                 rows.history[key] = [*versions, entry]
@@ -591,6 +664,7 @@ class State:
         if description.is_versioned != collection.description.is_versioned:
             collection.versioned_since = self.sequence if description.is_versioned else 0
             collection.rows.versions.clear()
+            collection.rows.touched = None
         collection.description = description
 
     def _drop(self, collection: Collection, sequence: int) -> None:

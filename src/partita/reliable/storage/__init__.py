@@ -1,1 +1,1 @@
-"""The disk: log segments, the local log, checkpoints, backup chains."""
+"""The disk: log segments, the local log, checkpoints, increments, backup chains."""

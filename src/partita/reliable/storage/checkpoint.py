@@ -19,6 +19,7 @@ format 1, which older releases read.
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -53,7 +54,7 @@ syncs, beside it, while there are commits."""
 CALM_SECONDS = 0.1
 """After this time without a commit, a checkpoint uses the loop as much as it can."""
 CUT_BYTES = 4 * 1024 * 1024
-"""Bytes of a removed file that are freed in one turn of the event loop."""
+"""Bytes of a removed file that are freed at once."""
 ROWS_AT_ONCE = 256
 """Rows read in one turn of the event loop."""
 OUTCOMES = 0
@@ -61,6 +62,7 @@ OUTCOMES = 0
 RESTORE_FILE = "restore.part"
 """A restored state that has not replaced the old one yet; backup.py does that."""
 COPY = "copied checkpoint"
+NOT_IN_ORDER = "keys are not in order, each once"
 
 _HEAD = struct.Struct(">8sIII")
 _BLOCK = struct.Struct(">III")
@@ -166,10 +168,12 @@ class Checkpoints:
             # A full copy may have been installed meanwhile, which is newer.
             if self.newest is not None and self.newest.sequence >= state.sequence:
                 return self.newest
-            name = name_of(state.sequence)
-            self.newest = await write_file(self._disk, name, state, progress=progress)
+            self.newest = await self._write_file(state, progress)
             await self._remove(name for name in self._disk.names() if is_checkpoint(name))
             return self.newest
+
+    async def _write_file(self, state: State, progress: Progress | None) -> Checkpoint:
+        return await write_file(self._disk, name_of(state.sequence), state, progress=progress)
 
     def is_due(self, log_bytes: int, checkpoint_bytes: int) -> bool:
         """Return whether the log since the newest checkpoint is long enough for another.
@@ -213,7 +217,7 @@ class Checkpoints:
         """Remove these files except the newest checkpoint, which is durable."""
         for name in names:
             if self.newest is None or name != self.newest.name:
-                await _remove_file(self._disk, name)
+                await remove_file(self._disk, name)
 
 
 def name_of(sequence: int) -> str:
@@ -258,25 +262,30 @@ async def write_file(
     # counts are copied, and the snapshot keeps the rows even if a collection is dropped.
     collections = [state.collections[number] for number in sorted(state.collections)]
     outcomes = list(state.outcomes.items())
-    heading = _heading_of(state, collections)
+    heading = heading_of(state, collections)
     sequence = state.open_snapshot()
     try:
         file = disk.create(f"{name}.new", is_apart=True)
         with discarding(disk, file):
-            writer = _Writer(disk, file, heading, _Pace(state), progress)
-            await writer.begin()
+            writer = Writer(disk, file, state, _row_count(heading), progress)
+            await writer.begin(MAGIC, _format_of(heading), _encode(heading))
             for collection in collections:
-                if collection.versioned_since:
-                    await writer.rows(collection.id, _versioned_rows(collection, sequence))
-                else:
-                    await writer.pieces(collection.id, collection.pieces(sequence))
-            await writer.rows(OUTCOMES, _outcome_rows(outcomes))
+                await write_rows(writer, collection, sequence)
+            await writer.rows(OUTCOMES, outcome_rows(outcomes))
             await writer.end()
             size = file.size
             await put_in_place(disk, file, name)
     finally:
         state.close_snapshot(sequence)
     return _checkpoint(name, heading, size)
+
+
+async def write_rows(writer: "Writer", collection: Collection, sequence: int) -> None:
+    """Write all rows of a collection as of a sequence."""
+    if collection.versioned_since:
+        await writer.rows(collection.id, _versioned_rows(collection, sequence))
+    else:
+        await writer.pieces(collection.id, collection.pieces(sequence))
 
 
 async def put_in_place(disk: Disk, file: GrowingFile, name: str) -> None:
@@ -287,15 +296,21 @@ async def put_in_place(disk: Disk, file: GrowingFile, name: str) -> None:
     await disk.sync_folder()
 
 
-async def _remove_file(disk: Disk, name: str) -> None:
-    """Shrink a file step by step and remove it: freeing a large one at once blocks the loop."""
+async def remove_file(disk: Disk, name: str) -> None:
+    """Shrink a file step by step and remove it, beside the loop.
+
+    Freeing a large one at once would delay the syncs of commits.
+    """
     for size in range(disk.size(name) - CUT_BYTES, 0, -CUT_BYTES):
-        disk.grow(name, size).close()
-        await asyncio.sleep(0)
-    disk.remove(name)
+        await disk.aside(functools.partial(_cut, disk, name, size))
+    await disk.aside(functools.partial(disk.remove, name))
 
 
-class _Writer:
+def _cut(disk: Disk, name: str, size: int) -> None:
+    disk.grow(name, size).close()
+
+
+class Writer:
     """Encodes heading, blocks and footer; checksums, hash, writes and syncs are done in a thread.
 
     A turn of the loop encodes some blocks, each by one call.
@@ -305,32 +320,33 @@ class _Writer:
         self,
         disk: Disk,
         file: GrowingFile,
-        heading: CheckpointHeading,
-        pace: "_Pace",
+        state: State,
+        total: int,
         progress: Progress | None,
     ) -> None:
         self._disk = disk
-        self._pace = pace
+        self._pace = _Pace(state)
         self._file = file
-        self._heading = heading
         self._hash = hashlib.blake2b(digest_size=32)
         self._progress = progress
-        self._total = _row_count(heading)
+        self._total = total
         self._blocks = 0
         self._rows = 0
         self._unwritten: list[_Encoded] = []
         self._unwritten_bytes = 0
         self._turn_bytes = 0
 
-    async def begin(self) -> None:
-        body = _encode(self._heading)
-        number = _format_of(self._heading)
-        head = _HEAD.pack(MAGIC, number, len(body), _head_checksum(len(body), body, number))
+    async def begin(self, magic: bytes, number: int, body: bytes) -> None:
+        """Write the encoded heading of a file."""
+        head = _HEAD.pack(magic, number, len(body), _head_checksum(magic, number, body))
         await self._apart(lambda: self._write(head + body))
 
     async def pieces(self, number: int, pieces: Iterable[dict[bytes, bytes]]) -> None:
         """Write the rows of one collection, each piece as a block."""
         for rows in pieces:
+            if not rows:
+                await self._pace.give_way()
+                continue
             # A map contains what an array of keys and values does, after another head.
             body = _encode(rows)
             head = _array_head(2 * len(rows))
@@ -345,7 +361,7 @@ class _Writer:
             for row in step:
                 flat += row
                 count += 1
-                size += len(row[0]) + len(row[1])
+                size += sum(map(len, row))
                 if size >= BLOCK_BYTES:
                     await self._block(number, b"", memoryview(_encode(flat)), count)
                     flat, size, count = [], 0, 0
@@ -443,10 +459,7 @@ class Contents:
         """Fill an empty state."""
         assert not state.sequence, "a checkpoint fills an empty state"
         assert not state.collections, "a checkpoint fills an empty state"
-        heading = self.heading
-        state.sequence, state.epoch, state.hash = heading.sequence, heading.epoch, heading.hash
-        state.primary, state.ticks = heading.primary, heading.ticks
-        state.next_collection = heading.next_collection
+        set_heading(state, self.heading)
         state.restore(self._collections, self._outcomes)
 
 
@@ -463,22 +476,27 @@ class Reader:
 
     def read_heading(self) -> CheckpointHeading:
         """Return the heading and continue after it."""
+        number, body = self.read_head(MAGIC, FORMAT)
+        heading = self.decoded(_heading_decoder, body)
+        for earlier in range(number, FORMAT):
+            heading = UPGRADES[earlier](heading)
+        return heading
+
+    def read_head(self, magic: bytes, newest: int) -> tuple[int, bytes]:
+        """Return the format and the encoded heading, and continue after it."""
         head = self._read(0, _HEAD.size)
-        if head[: len(MAGIC)] != MAGIC:
+        if head[: len(magic)] != magic:
             raise _damaged(self._name, 0, "it does not start as a checkpoint does")
         if len(head) < _HEAD.size:
             raise _damaged(self._name, 0, "the file ends in its first bytes")
         _, number, length, checksum = _HEAD.unpack(head)
         body = self._read(_HEAD.size, length)
-        if len(body) != length or _head_checksum(length, body, number) != checksum:
+        if len(body) != length or _head_checksum(magic, number, body) != checksum:
             raise _damaged(self._name, 0, "the heading does not match its checksum")
-        if number > FORMAT:
+        if number > newest:
             raise _newer(self._name, number)
         self._advance(head, body)
-        heading = self._decoded(_heading_decoder, body)
-        for earlier in range(number, FORMAT):
-            heading = UPGRADES[earlier](heading)
-        return heading
+        return number, body
 
     async def read_all(self, progress: Progress | None = None) -> Contents:
         """Read everything; other tasks run between two chunks of blocks."""
@@ -487,28 +505,28 @@ class Reader:
         done = blocks = 0
         rows = {described.id: Rows() for described in heading.collections}
         outcomes: list[tuple[str, KeptOutcome]] = []
-        async for chunk in self._chunks():
+        async for chunk in self.chunks():
             for number, body in chunk:
                 if number == OUTCOMES:
-                    pairs = self._outcomes(body)
+                    pairs = self.outcomes_of(body)
                     outcomes += pairs
                     count = len(pairs)
                 elif number in rows:
-                    read = self._versioned if number in heading.versioned_since else self._plain
-                    count = read(rows[number], body)
+                    is_versioned = number in heading.versioned_since
+                    count = self.read_rows(rows[number], body, is_versioned=is_versioned)
                 else:
                     reason = "it contains rows of an unknown collection"
-                    raise _damaged(self._name, self._place, reason)
+                    raise self.damaged(reason)
                 blocks, done = blocks + 1, done + count
                 if progress is not None:
                     progress(done, total)
             await asyncio.sleep(0)
-        self._read_footer(blocks, done)
+        self.read_footer(blocks, done)
         collections = [self._collection(one, rows[one.id]) for one in heading.collections]
         for collection in collections:
             collection.versioned_since = heading.versioned_since.get(collection.id, 0)
         if len(outcomes) != heading.outcomes:
-            raise _damaged(self._name, self._place, "outcomes are missing")
+            raise self.damaged("outcomes are missing")
         return Contents(heading, collections, outcomes)
 
     async def verify_rest(self) -> None:
@@ -521,9 +539,9 @@ class Reader:
             self._place += count
         footer = self._read(self._place, _FOOTER.size)
         if len(footer) < _FOOTER.size or _FOOTER.unpack(footer)[3] != self._hash.digest():
-            raise _damaged(self._name, self._place, "the footer does not match the content")
+            raise self.damaged("the footer does not match the content")
 
-    async def _chunks(self) -> AsyncIterator[Iterable[tuple[int, memoryview]]]:
+    async def chunks(self) -> AsyncIterator[Iterable[tuple[int, memoryview]]]:
         """Yield the verified blocks of each chunk; the next chunk is read and hashed meanwhile."""
         end = self.size - _FOOTER.size
         place, rest = self._place, b""
@@ -541,7 +559,7 @@ class Reader:
             if ahead is not None:
                 ahead.cancel()
         if rest or place < end:
-            raise _damaged(self._name, self._place, "the file ends inside a block")
+            raise self.damaged("the file ends inside a block")
 
     def _ahead(self, place: int, end: int) -> "asyncio.Task[bytes] | None":
         if place >= end:
@@ -560,72 +578,83 @@ class Reader:
         while len(chunk) - at >= _BLOCK.size:
             number, length, checksum = _BLOCK.unpack_from(view, at)
             if length > end - self._place - _BLOCK.size:
-                raise _damaged(self._name, self._place, "a block is longer than the file")
+                raise self.damaged("a block is longer than the file")
             if length > len(chunk) - at - _BLOCK.size:
                 return
             at += _BLOCK.size
             body = view[at : at + length]
             if _block_checksum(number, body) != checksum:
-                raise _damaged(self._name, self._place, "a block does not match its checksum")
+                raise self.damaged("a block does not match its checksum")
             self._place += _BLOCK.size + length
             at += length
             yield number, body
 
-    def _read_footer(self, blocks: int, rows: int) -> None:
+    def read_footer(self, blocks: int, rows: int) -> None:
         footer = self._read(self._place, _FOOTER.size)
         if footer != _FOOTER.pack(END, blocks, rows, self._hash.digest()):
-            raise _damaged(self._name, self._place, "the footer does not match the content")
+            raise self.damaged("the footer does not match the content")
 
     def _collection(self, described: CollectionHeading, rows: Rows) -> Collection:
         if len(rows.values) != described.count:
-            raise _damaged(self._name, self._place, "rows of a collection are missing")
+            raise self.damaged("rows of a collection are missing")
         collection = Collection(described.id, described.description)
         collection.rows, collection.tail = rows, described.tail
         return collection
 
-    def _plain(self, rows: Rows, body: memoryview) -> int:
-        """Add the rows of a block, which are decoded in one call; return their number."""
-        count, rest = _array_count(body), body[_head_size(body) :]
-        if count is None:
-            raise _damaged(self._name, self._place, "it cannot be decoded")
-        if count % 2:
-            raise _damaged(self._name, self._place, "a key has no value")
-        found = self._decoded(_rows_decoder, b"".join((_map_head(count // 2), rest)))
-        self._add(rows, found, count // 2, len(body))
-        return count // 2
-
-    def _versioned(self, rows: Rows, body: memoryview) -> int:
-        """Add the rows of a block and their versions; return their number."""
-        flat = self._decoded(_block_decoder, body)
-        if len(flat) % 3:
-            raise _damaged(self._name, self._place, "a key has no value")
-        keys, values, versions = flat[::3], flat[1::3], map(int.from_bytes, flat[2::3])
-        self._add(rows, dict(zip(keys, values, strict=True)), len(keys), len(body))
-        rows.versions.update(zip(keys, versions, strict=True))
-        return len(keys)
-
-    def _add(self, rows: Rows, found: dict[bytes, bytes], count: int, size: int) -> None:
-        keys = list(found)
+    def read_rows(self, rows: Rows, body: memoryview, *, is_versioned: bool) -> int:
+        """Add the rows of a block, which come after all others; return their number."""
+        found, versions = self.rows_of(body, is_versioned=is_versioned)
         last = rows.values.last_key()
-        is_next = not keys or last is None or last < keys[0]
-        if len(found) != count or not is_next or keys != sorted(keys):
-            raise _damaged(self._name, self._place, "keys are not in order, each once")
-        rows.values.extend(found, size)
+        if found and last is not None and not last < next(iter(found)):
+            raise self.damaged(NOT_IN_ORDER)
+        rows.values.extend(found, len(body))
+        rows.versions.update(versions)
+        return len(found)
 
-    def _outcomes(self, body: memoryview) -> list[tuple[str, KeptOutcome]]:
-        flat = self._decoded(_block_decoder, body)
+    def rows_of(
+        self, body: memoryview, *, is_versioned: bool
+    ) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
+        """Return the rows of a block, in the order of their keys, and their versions."""
+        versions: dict[bytes, int] = {}
+        if is_versioned:
+            flat = self.decoded(_block_decoder, body)
+            if len(flat) % 3:
+                raise self.damaged("a key has no value")
+            found = dict(zip(flat[::3], flat[1::3], strict=True))
+            versions = dict(zip(flat[::3], map(int.from_bytes, flat[2::3]), strict=True))
+            count = len(flat) // 3
+        else:
+            # A map contains what an array of keys and values does, after another head.
+            size, rest = _array_count(body), body[_head_size(body) :]
+            if size is None:
+                raise self.damaged("it cannot be decoded")
+            if size % 2:
+                raise self.damaged("a key has no value")
+            count = size // 2
+            found = self.decoded(_rows_decoder, b"".join((_map_head(count), rest)))
+        keys = list(found)
+        if len(keys) != count or keys != sorted(keys):
+            raise self.damaged(NOT_IN_ORDER)
+        return found, versions
+
+    def outcomes_of(self, body: memoryview) -> list[tuple[str, KeptOutcome]]:
+        flat = self.decoded(_block_decoder, body)
         if len(flat) % 2:
-            raise _damaged(self._name, self._place, "a key has no value")
+            raise self.damaged("a key has no value")
         return [
-            (self._decoded(_name_decoder, key), self._decoded(_outcome_decoder, value))
+            (self.decoded(_name_decoder, key), self.decoded(_outcome_decoder, value))
             for key, value in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    def _decoded(self, decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> T:
+    def decoded(self, decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> T:
         try:
             return decoder.decode(body)
         except msgspec.MsgspecError as error:
-            raise _damaged(self._name, self._place, "it cannot be decoded") from (error)
+            raise self.damaged("it cannot be decoded") from (error)
+
+    def damaged(self, reason: str) -> ChecksumError:
+        """Return the error for the current place."""
+        return _damaged(self._name, self._place, reason)
 
     def _advance(self, head: bytes, body: bytes) -> None:
         self._hash.update(head)
@@ -646,7 +675,7 @@ def discarding(disk: Disk, file: GrowingFile) -> Iterator[None]:
         raise
 
 
-def _heading_of(state: State, collections: Iterable[Collection]) -> CheckpointHeading:
+def heading_of(state: State, collections: Iterable[Collection]) -> CheckpointHeading:
     return CheckpointHeading(
         state.sequence,
         state.epoch,
@@ -663,19 +692,33 @@ def _heading_of(state: State, collections: Iterable[Collection]) -> CheckpointHe
     )
 
 
+def set_heading(state: State, heading: CheckpointHeading) -> None:
+    """Set all of a state that is not in its collections and outcomes."""
+    state.sequence, state.epoch, state.hash = heading.sequence, heading.epoch, heading.hash
+    state.primary, state.ticks = heading.primary, heading.ticks
+    state.next_collection = heading.next_collection
+
+
 def _format_of(heading: CheckpointHeading) -> int:
     return FORMAT if heading.versioned_since else PLAIN_FORMAT
 
 
 def _versioned_rows(collection: Collection, sequence: int) -> Iterator[Sequence[tuple[bytes, ...]]]:
     for step in collection.pairs(sequence, limit=ROWS_AT_ONCE):
-        yield [
-            (key, value, collection.version(key, sequence).to_bytes(VERSION_BYTES))
-            for key, value in step
-        ]
+        yield versioned(collection, step, sequence)
 
 
-def _outcome_rows(
+def versioned(
+    collection: Collection, pairs: Iterable[tuple[bytes, bytes]], sequence: int
+) -> list[tuple[bytes, ...]]:
+    """Return rows with their versions as of a sequence."""
+    return [
+        (key, value, collection.version(key, sequence).to_bytes(VERSION_BYTES))
+        for key, value in pairs
+    ]
+
+
+def outcome_rows(
     outcomes: list[tuple[str, KeptOutcome]],
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     for start in range(0, len(outcomes), ROWS_AT_ONCE):
@@ -727,8 +770,8 @@ async def _at_once(call: Callable[[], T]) -> T:
     return call()
 
 
-def _head_checksum(length: int, body: bytes, number: int) -> int:
-    return crc32c(body, crc32c(_HEAD.pack(MAGIC, number, length, 0)))
+def _head_checksum(magic: bytes, number: int, body: bytes) -> int:
+    return crc32c(body, crc32c(_HEAD.pack(magic, number, len(body), 0)))
 
 
 def _block_checksum(number: int, body: bytes | memoryview) -> int:

@@ -15,6 +15,7 @@ lost too.
 
 import asyncio
 import contextlib
+import functools
 import logging
 from bisect import bisect_right
 from collections import deque
@@ -435,7 +436,8 @@ class LocalLog:
                     await self._disk.sync_folder()
                     removed = self._segments.pop(0)
                     self.first = self._segments[0].first
-                    self._disk.remove(removed.name)
+                    # Beside the loop: freeing a whole segment takes long on a busy disk.
+                    await self._disk.aside(functools.partial(self._disk.remove, removed.name))
 
     # Marks
 

@@ -4,6 +4,7 @@ The bytes are one MessagePack binary, so that the format of stored values stays 
 of the serializer is part of the layout: opening the collection with another one is refused.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from partita.errors import DamageError, PartitaError, SchemaError
@@ -52,6 +53,9 @@ class SerializedCodec(ValueCodec[V]):
 
     def decode(self, stored: bytes) -> V:
         return self._load(self._bytes.decode(stored))
+
+    def decode_many(self, stored: Sequence[bytes]) -> list[V] | None:  # noqa: ARG002 - as above
+        return None
 
     def can_read(self, stored: bytes) -> bool:
         try:

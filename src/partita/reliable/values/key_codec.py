@@ -6,7 +6,7 @@ declared one is refused, because it would be a different key.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Generic, TypeVar, cast
@@ -30,6 +30,8 @@ from partita.reliable.values.frozen_types import class_of, plain, type_node, typ
 K = TypeVar("K")
 
 _STR, _BYTES, _UUID, _TUPLE = b"\x10", b"\x14", b"\x18", b"\x24"
+_BETWEEN_TEXTS = b"\0\0\xff" + _STR
+"""The end of a text, a byte that is in no text, and the start of the next one."""
 _SHORT_INTEGERS = tuple(bytes((0x08, 0x80 + count)) for count in range(9))
 """Tag, sign and length of integers from zero to 64 bits."""
 
@@ -37,12 +39,16 @@ _SHORT_INTEGERS = tuple(bytes((0x08, 0x80 + count)) for count in range(9))
 class KeyCodec(Generic[K]):
     """Encodes and decodes keys; `name` is the type's text for a stored description."""
 
-    __slots__ = ("_form", "decode", "encode", "name")
+    __slots__ = ("_form", "decode", "decode_many", "encode", "name")
 
     def __init__(self, form: "_Form") -> None:
         self.name = form.name
         self.encode: Callable[[K], bytes] = form.encode or _limited(form.writer)
         self.decode: Callable[[bytes], K] = form.decode or _decoding(form)
+        self.decode_many: Callable[[Sequence[bytes]], list[K]] = (
+            form.decode_many or self._decode_each
+        )
+        """The same for the keys of many rows, in fewer steps where the type allows it."""
         self._form = form
 
     def prefix_range(self, prefix: object) -> tuple[bytes, bytes | None]:
@@ -53,12 +59,16 @@ class KeyCodec(Generic[K]):
         first = self._form.start(prefix)
         return first, _following(first)
 
+    def _decode_each(self, encoded: Sequence[bytes]) -> list[K]:
+        return list(map(self.decode, encoded))
+
 
 class _Form(ABC):
     """The encoding of one type at one place of a key; `path` is the place, for errors."""
 
     encode: Callable[[Any], bytes] | None = None
     decode: Callable[[bytes], Any] | None = None
+    decode_many: Callable[[Sequence[bytes]], list[Any]] | None = None
 
     def __init__(self, name: str, path: str) -> None:
         self.name = name
@@ -119,7 +129,8 @@ class _Text(_Form):
         super().__init__(kind.__name__, path)
         self.kind = kind
         self.encode = _text_writer(self, limits.KEY_BYTES_MAX)
-        self.decode = _text_reader(self)
+        self.decode = decode = _text_reader(self)
+        self.decode_many = _texts_reader(decode) if kind is str else None
         self.writer = _text_writer(self)
 
     def write(self, key: Any) -> bytes:
@@ -182,6 +193,27 @@ def _text_reader(form: _Text) -> Callable[[bytes], Any]:
         return _read_all(form, encoded)
 
     return read_str if form.kind is str else read_bytes
+
+
+def _texts_reader(read: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], list[Any]]:
+    """Return a reader of many texts by one call; those with escapes are left to `read`."""
+
+    def read_many(encoded: Sequence[bytes]) -> list[Any]:
+        # A byte that no UTF-8 contains marks where one key ends and the next begins.
+        joined, count = b"\xff".join(encoded), len(encoded)
+        if (
+            joined.startswith(_STR)
+            and joined.endswith(b"\0\0")
+            and joined.count(0) == 2 * count
+            and joined.count(_BETWEEN_TEXTS) == count - 1
+        ):
+            try:
+                return joined[1:-2].replace(_BETWEEN_TEXTS, b"\0").decode().split("\0")
+            except UnicodeDecodeError:
+                pass  # `read` raises the error
+        return list(map(read, encoded))
+
+    return read_many
 
 
 class _Integer(_Scalar):

@@ -8,8 +8,10 @@ Structs and dataclasses are maps with field names, never arrays. Older rows are 
 upcasts when they are read; fields that this code does not know are kept when it writes a row.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -49,7 +51,14 @@ CACHED_ROWS_MAX = 65_536
 """Decoded values that one dictionary keeps beside their bytes."""
 DROPPED_AT_ONCE = 256
 """Decoded values that a full cache drops in one turn of the event loop."""
+MANY_BYTES_MAX = 256 * 1024
+"""More bytes are not copied together: their values are decoded one by one."""
 _HAS_EXPIRY = 0x8000
+_ARRAY = 0xDD
+"""The first byte of an array of MessagePack; its length follows in four bytes."""
+_ARRAY_OF = struct.Struct(">BI")
+_head_of = itemgetter(slice(2))
+_payload_of = itemgetter(slice(2, None))
 _ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=written)
 _unordered = msgspec.msgpack.Encoder(enc_hook=written)
 _plain = msgspec.msgpack.Decoder()
@@ -75,6 +84,10 @@ class ValueCache(Generic[V]):
         """Return the value of these bytes; None if they are not cached."""
         cached = self._values.get(key)
         return cached if cached is not None and cached.stored is stored else None
+
+    def find_many(self, keys: Iterable[bytes]) -> Iterator[Cached[V] | None]:
+        """Yield what is kept of some keys, perhaps of other bytes; nothing if it is empty."""
+        return map(self._values.get, keys) if self._values else iter(())
 
     def put(self, key: bytes, stored: bytes, value: V) -> None:
         """Keep a value; a full cache drops some of the oldest."""
@@ -126,6 +139,10 @@ class ValueCodec(Generic[V]):
         self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(
             value_type, dec_hook=read
         )
+        self._many_decoder: msgspec.msgpack.Decoder[list[V]] = msgspec.msgpack.Decoder(
+            list[value_type],  # type: ignore[valid-type]  # a type that the caller has given
+            dec_hook=read,
+        )
         self._steps = Steps(schema, steps)
         self._header = schema.version.to_bytes(2)
         self._header_with_expiry = (_HAS_EXPIRY | schema.version).to_bytes(2)
@@ -169,6 +186,20 @@ class ValueCodec(Generic[V]):
             return self._decode_payload(stored[10:])
         version, payload = _opened(stored)
         return self._decode_payload(self._steps.up(payload, version))
+
+    def decode_many(self, stored: Sequence[bytes]) -> list[V] | None:
+        """Return the values of many stored bytes by one call; None if `decode` must read each.
+
+        Only values of the newest version without an expiry are read so, and only without an error.
+        """
+        heads = b"".join(map(_head_of, stored))
+        if heads != self._header * len(stored) or sum(map(len, stored)) > MANY_BYTES_MAX:
+            return None
+        front = _ARRAY_OF.pack(_ARRAY, len(stored))
+        try:
+            return self._many_decoder.decode(front + b"".join(map(_payload_of, stored)))
+        except Exception:  # noqa: BLE001 - `decode` raises the error of the damaged one
+            return None
 
     def can_read(self, stored: bytes) -> bool:
         """Return whether stored bytes decode as this type and have at least one of its fields."""

@@ -25,6 +25,7 @@ from partita.scaleout.balancing.picture import Picture
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.control.control import Control
+from partita.scaleout.control.states import ThrottleState
 from partita.scaleout.schema.locks import BALANCE_JOB, JOB_LOCKS
 from partita.storage.durability import Durability
 from partita.ticks import Clock
@@ -93,6 +94,10 @@ class Balancer:
         """Complete or take back what processes that died have left."""
         await self._control.resume()
 
+    async def throttles(self) -> list[ThrottleState]:
+        """Return the partitions whose rate is limited."""
+        return await self._control.throttles()
+
     async def _perform(self, action: Action) -> Done:
         try:
             if isinstance(action, SplitRange):
@@ -120,16 +125,15 @@ class Election:
             if self._link is not None:
                 await self._link.read(_IS_ALIVE)
                 return True
-            link = await self._connector.connect()
-            rows = await link.read(_ELECT)
-            if rows[0]["is_mine"]:
-                self._link = link
-                return True
-            await link.close()
-        except PartitaError:
+            self._link = await self._connector.connect()
+            rows = await self._link.read(_ELECT)
+            is_won = bool(rows[0]["is_mine"])
+        except BaseException:
             await self.lose()
             raise
-        return False
+        if not is_won:
+            await self.lose()
+        return is_won
 
     async def lose(self) -> None:
         """Let another process decide."""

@@ -1,4 +1,4 @@
-"""The catalog as a front end knows it: accounts, tables with their ranges, settings.
+"""The catalog as a front end knows it: accounts, tables and queues with their ranges, settings.
 
 What it knows is in memory, and stays in use while the database is away. Changes by other front
 ends arrive by NOTIFY and by polling; a name that is not known is looked up each time. Lists and
@@ -25,9 +25,10 @@ from partita.errors import (
 )
 from partita.policies import Policy
 from partita.refusals import not_found
+from partita.scaleout.catalog.kinds import STATEMENTS, Kind, Named, folded_name
 from partita.scaleout.catalog.ranges import Range, RangeMap
 from partita.scaleout.catalog.shards import Shards, read_shards
-from partita.scaleout.connections.link import Connector, Link
+from partita.scaleout.connections.link import Connector, Link, Rows
 from partita.scaleout.connections.pool import Pool, is_queueing
 from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.schema import versions
@@ -38,15 +39,14 @@ logger = logging.getLogger("partita.scaleout.catalog")
 POLL_SECONDS = 2.0
 RELOAD_SECONDS = 12 * 3600.0
 """A catalog that was not read for longer is read anew: drops of that time may be forgotten."""
+LOOKS_MAX = 8
+"""How often a name is looked up that loses its ranges each time before they are read."""
 CHANNEL = "partita_catalog"
 
 _VERSION = "SELECT version FROM partita.catalog_version"
-_TABLES = "SELECT id, account_id, name FROM partita.tables WHERE version > $1"
-_FIND = "SELECT id, account_id, name FROM partita.tables WHERE account_id = $1 AND folded = $2"
 _RANGES = (
     "SELECT id, tid, lo, hi, epoch, shard FROM partita.range WHERE tid = ANY ($1) AND state <> 'd'"
 )
-_DROPPED = "SELECT tid FROM partita.dropped_table WHERE version > $1"
 _LIST = (
     "SELECT id, name FROM partita.tables WHERE account_id = $1 AND folded >= $2"
     " ORDER BY folded LIMIT $3"
@@ -54,12 +54,18 @@ _LIST = (
 _SETTING = "SELECT value FROM partita.setting WHERE account_id = $1 AND name = $2"
 _POLICIES = "SELECT policies FROM partita.tables WHERE id = $1"
 _NEW_RANGE = "SELECT tid, range_id, range_epoch FROM partita.new_range_1()"
-_OWN_RANGE = "SELECT partita.own_range_1($1, $2, '', NULL, $3)"
+_OWN_RANGE = "SELECT partita.own_range_2($1, $2, '', NULL, $3, $4::text::\"char\")"
 _DISOWN_RANGE = "DELETE FROM partita.range_own WHERE id = $1"
-_ADD_TABLE = "SELECT at_version FROM partita.add_table_1($1, $2, $3, $4, $5, $6, $7)"
-_DROP_TABLE = "SELECT tid, at_version, shard FROM partita.drop_table_2($1, $2)"
-_DROPPED_RANGES = "SELECT DISTINCT tid, shard FROM partita.range WHERE state = 'd' ORDER BY tid"
-_CLOSE_TABLE = "SELECT partita.close_table_1($1)"
+_CLEAR_QUEUE = """
+SELECT tid, at_version, shard
+  FROM partita.clear_queue_1($1, $2, $3, $4, $5, $6, $7, coalesce($8::bigint, partita.ticks_1()))
+"""
+_DROPPED_RANGES = """
+SELECT DISTINCT tid, shard, kind::text AS kind FROM partita.range WHERE state = 'd' ORDER BY tid
+"""
+_CLOSE_RANGES = """
+SELECT partita.close_ranges_1($1, $2::text::"char", coalesce($3::bigint, partita.ticks_1()))
+"""
 _FORGET_RANGES = "DELETE FROM partita.range WHERE tid = $1 AND shard = $2 AND state = 'd'"
 _SETTINGS = "SELECT account_id, name, value FROM partita.setting WHERE version > $1"
 _ADD_ACCOUNT = "INSERT INTO partita.account (name) VALUES ($1) ON CONFLICT DO NOTHING"
@@ -87,12 +93,13 @@ class Catalog:
         self._version = 0
         """Everything up to this version is known."""
         self._accounts: dict[str, int] = {}
-        self._tables: dict[tuple[int, str], Table] = {}
-        """By account and folded name."""
-        self._places: dict[int, tuple[int, str]] = {}
-        """The account and folded name of each table, by its id."""
+        self._named: dict[Kind, dict[tuple[int, str], Named]] = {kind: {} for kind in Kind}
+        """By kind, account and folded name."""
+        self._tables = self._named[Kind.TABLE]
+        self._places: dict[int, tuple[Kind, int, str]] = {}
+        """The kind, account and folded name of each table and queue, by its number."""
         self._ranges: dict[int, RangeMap] = {}
-        """By the id of the table."""
+        """By the number of the table or queue."""
         self._settings: dict[tuple[int, str], bytes] = {}
         self._policies: dict[int, list[Policy]] = {}
         """As they were read last, by the id of the table: for when the catalog is away."""
@@ -168,20 +175,33 @@ class Catalog:
 
     # Tables
 
+    def known_table(self, account_id: int, name: str) -> Table | None:
+        """Find a table by name, as the catalog was known last."""
+        return self._tables.get((account_id, folded_name(name)))
+
     async def find_table(self, account_id: int, name: str) -> Table | None:
         """Find a table by name; one that is not known is looked up in the database."""
         folded = folded_name(name)
         if (known := self._tables.get((account_id, folded))) is not None:
             return known
-        return await self._look_up(account_id, folded)
+        return await self._look_up(Kind.TABLE, account_id, folded)
 
-    async def renewed(self, account_id: int, table: Table) -> Table | None:
-        """Find the table that has the name of one whose ranges are refused as stale.
+    async def find_queue(self, account_id: int, name: str) -> Named | None:
+        """Find a queue by name; one that is not known is looked up in the database."""
+        if (known := self._named[Kind.QUEUE].get((account_id, name))) is not None:
+            return known
+        return await self._look_up(Kind.QUEUE, account_id, name)
 
-        It is the same table with its present ranges, or another one that was created since.
+    async def renewed(self, account_id: int, named: Named, kind: Kind = Kind.TABLE) -> Named | None:
+        """Find what has the name of something whose ranges are refused as stale.
+
+        It is the same with its present ranges, or something else that was created since.
         """
         await self.refresh()
-        return await self._look_up(account_id, folded_name(table.name))
+        found = await self._look_up(kind, account_id, _folded(kind, named.name))
+        if found is None:
+            self._remove(named.id)
+        return found
 
     async def create_table(self, account_id: int, name: str) -> Table:
         """Raise TableExistsError if a table has this name in any case."""
@@ -189,52 +209,102 @@ class Catalog:
 
     async def _create_table(self, account_id: int, name: str) -> Table:
         folded = folded_name(name)
-        if await self._look_up(account_id, folded) is not None:
+        if await self._look_up(Kind.TABLE, account_id, folded) is not None:
             raise _table_exists(name)
-        shard = self.shards.choose(Counter(each.shard for each in self._all_ranges()))
-        pool = self.shards.pool(shard.id)
-        ((tid, range_id, epoch),) = await self._pool.write(_NEW_RANGE)
-        # The shard first: no front end finds the table before. What a failure leaves there has a
-        # number that no table gets.
-        await pool.write(_OWN_RANGE, range_id, tid, epoch)
-        values = account_id, folded, name, tid, range_id, epoch, shard.id
-        rows = await self._pool.write(_ADD_TABLE, *values)
-        if not rows:
-            await pool.write(_DISOWN_RANGE, range_id)
+        table = await self._create(Kind.TABLE, account_id, name, folded, name)
+        if table is None:
             raise _table_exists(name)
-        table = Table(tid, name)
-        self._add(account_id, table, RangeMap([Range(range_id, "", None, epoch, shard.id)]))
-        self._changed_here(rows[0]["at_version"])
         return table
+
+    async def create_queue(self, account_id: int, name: str, metadata: bytes) -> bool:
+        """Create a queue; return False if the name is taken."""
+        created = await _unbroken(self._create(Kind.QUEUE, account_id, name, name, metadata))
+        return created is not None
+
+    async def _create(
+        self, kind: Kind, account_id: int, name: str, *facts: str | bytes
+    ) -> Named | None:
+        """Create something with one range; return None if the name is taken."""
+        shard = self.shards.choose(Counter(each.shard for each in self._all_ranges()))
+        tid, range_ = await self._open_range(kind, shard.id)
+        values = account_id, *facts, tid, range_.id, range_.epoch, shard.id
+        rows = await self._pool.write(STATEMENTS[kind].add, *values)
+        if not rows:
+            await self.shards.pool(shard.id).write(_DISOWN_RANGE, range_.id)
+            return None
+        named = Named(tid, name)
+        self._add(kind, account_id, named, RangeMap([range_]))
+        self._changed_here(rows[0]["at_version"])
+        return named
+
+    async def _open_range(self, kind: Kind, shard_id: int) -> tuple[int, Range]:
+        """Give a shard the only range of something new; return the number of that.
+
+        The shard comes first: no front end finds the range before. What a failure leaves there has
+        a number that nothing gets.
+        """
+        ((tid, range_id, epoch),) = await self._pool.write(_NEW_RANGE)
+        await self.shards.pool(shard_id).write(_OWN_RANGE, range_id, tid, epoch, kind)
+        return tid, Range(range_id, "", None, epoch, shard_id)
 
     async def delete_table(self, account_id: int, name: str) -> None:
         """Drop a table; its space is reclaimed later. Raise TableNotFoundError if missing."""
-        await _unbroken(self._delete_table(account_id, name))
-
-    async def _delete_table(self, account_id: int, name: str) -> None:
-        rows = await self._pool.write(_DROP_TABLE, account_id, folded_name(name))
-        if not rows:
+        folded = folded_name(name)
+        if not await _unbroken(self._delete(Kind.TABLE, account_id, folded)):
             raise not_found(TableNotFoundError, {"table": name})
+
+    async def delete_queue(self, account_id: int, name: str, now: int | None) -> bool:
+        """Drop a queue; its space is reclaimed later. Return False if it does not exist."""
+        return await _unbroken(self._delete(Kind.QUEUE, account_id, name, now))
+
+    async def clear_queue(self, account_id: int, name: str, now: int | None) -> bool:
+        """Give a queue another number, and drop the former. Return False if it does not exist."""
+        return await _unbroken(self._clear_queue(account_id, name, now))
+
+    async def _clear_queue(self, account_id: int, name: str, now: int | None) -> bool:
+        while True:
+            former = await self._look_up(Kind.QUEUE, account_id, name)
+            present = None if former is None else self.range_of(former.id, "")
+            if former is None or present is None:
+                return False
+            tid, range_ = await self._open_range(Kind.QUEUE, present.shard)
+            new = tid, range_.id, range_.epoch, range_.shard
+            rows = await self._pool.write(_CLEAR_QUEUE, account_id, name, former.id, *new, now)
+            if rows:
+                self._add(Kind.QUEUE, account_id, Named(tid, name), RangeMap([range_]))
+                await self._dropped(Kind.QUEUE, rows, now)
+                return True
+            # Another front end has cleared or dropped it meanwhile.
+            await self.shards.pool(range_.shard).write(_DISOWN_RANGE, range_.id)
+
+    async def _delete(self, kind: Kind, account_id: int, folded: str, *now: int | None) -> bool:
+        rows = await self._pool.write(STATEMENTS[kind].drop, account_id, folded, *now)
+        if rows:
+            await self._dropped(kind, rows, *now)
+        return bool(rows)
+
+    async def _dropped(self, kind: Kind, rows: Rows, now: int | None = None) -> None:
+        """Forget what was dropped, and close its ranges on other shards."""
         tid = rows[0]["tid"]
         self._remove(tid)
         self._changed_here(rows[0]["at_version"])
         for row in rows:
             if row["shard"] is not None:
-                await self._close_table(tid, row["shard"])
+                await self._close(kind, tid, row["shard"], now)
 
     async def close_dropped(self) -> None:
-        """Close the ranges of dropped tables on shards that were away when they were dropped."""
+        """Close ranges of what was dropped on shards that were away then."""
         for row in await self._pool.read(_DROPPED_RANGES):
-            await self._close_table(row["tid"], row["shard"])
+            await self._close(Kind(row["kind"]), row["tid"], row["shard"])
 
-    async def _close_table(self, tid: int, shard_id: int) -> None:
-        """Let no transaction write to a dropped table on a shard; later, if the shard is away."""
+    async def _close(self, kind: Kind, tid: int, shard_id: int, now: int | None = None) -> None:
+        """Let no transaction write to what was dropped on a shard; later, if the shard is away."""
         if shard_id not in self.shards:
             return
         try:
-            await self.shards.pool(shard_id).write(_CLOSE_TABLE, tid)
+            await self.shards.pool(shard_id).write(_CLOSE_RANGES, tid, kind, now)
         except UnavailableError as error:
-            logger.info("a dropped table is closed later on %s: %s", shard_id, error)
+            logger.info("dropped ranges are closed later on %s: %s", shard_id, error)
             return
         await self._pool.write(_FORGET_RANGES, tid, shard_id)
 
@@ -264,7 +334,10 @@ class Catalog:
     # Ranges
 
     def range_of(self, tid: int, partition_key: str) -> Range | None:
-        """Return the range of a table that has a key; None if the table is not known."""
+        """Return the range of a table or queue that has a key; None if it is not known.
+
+        The only range of a queue has the empty key.
+        """
         ranges = self._ranges.get(tid)
         return None if ranges is None else ranges.find(partition_key)
 
@@ -308,28 +381,32 @@ class Catalog:
 
     async def _read_changes(self, link: Link, since: int) -> None:
         self.shards.know(await read_shards(link, since))
-        tables = await link.read(_TABLES, since)
-        ranges = await self._read_ranges(link, [row["id"] for row in tables])
-        for row in tables:
-            if (found := ranges.get(row["id"])) is not None:
-                self._add(row["account_id"], Table(row["id"], row["name"]), found)
+        for kind, statements in STATEMENTS.items():
+            rows = await link.read(statements.changed, since)
+            ranges = await self._read_ranges(link, [row["id"] for row in rows])
+            for row in rows:
+                if (found := ranges.get(row["id"])) is not None:
+                    self._add(kind, row["account_id"], Named(row["id"], row["name"]), found)
         for row in await link.read(_SETTINGS, since):
             self._settings[row["account_id"], row["name"]] = row["value"]
-        # Dropped tables last: an id is never used again.
-        for row in await link.read(_DROPPED, since):
-            self._remove(row["tid"])
+        # What was dropped last: a number is never used again.
+        for statements in STATEMENTS.values():
+            for row in await link.read(statements.dropped, since):
+                self._remove(row["tid"])
 
-    async def _look_up(self, account_id: int, folded: str) -> Table | None:
+    async def _look_up(self, kind: Kind, account_id: int, folded: str) -> Named | None:
         async with self._pool.link() as link:
-            rows = await link.read(_FIND, account_id, folded)
-            if not rows:
-                return None
-            table = Table(rows[0]["id"], rows[0]["name"])
-            ranges = (await self._read_ranges(link, [table.id])).get(table.id)
-        if ranges is None:
-            return None  # it was dropped between the two statements
-        self._add(account_id, table, ranges)
-        return table
+            for _ in range(LOOKS_MAX):
+                rows = await link.read(STATEMENTS[kind].find, account_id, folded)
+                if not rows:
+                    return None
+                named = Named(rows[0]["id"], rows[0]["name"])
+                ranges = (await self._read_ranges(link, [named.id])).get(named.id)
+                if ranges is not None:
+                    self._add(kind, account_id, named, ranges)
+                    return named
+                # It was dropped, or cleared, between the two statements.
+        return None
 
     async def _read_ranges(self, link: Link, tids: Sequence[int]) -> dict[int, RangeMap]:
         found: dict[int, list[Range]] = {}
@@ -341,26 +418,32 @@ class Catalog:
             self.shards.know(await read_shards(link))
         return {tid: RangeMap(ranges) for tid, ranges in found.items()}
 
-    def _add(self, account_id: int, table: Table, ranges: RangeMap) -> None:
-        place = account_id, folded_name(table.name)
-        if (earlier := self._tables.get(place)) is not None:
-            if earlier.id > table.id:
-                return  # a late answer: the name was given to a newer table since
-            if earlier.id != table.id:
+    def _add(self, kind: Kind, account_id: int, named: Named, ranges: RangeMap) -> None:
+        place = account_id, _folded(kind, named.name)
+        known = self._named[kind]
+        if (earlier := known.get(place)) is not None:
+            if earlier.id > named.id:
+                return  # a late answer: the name was given to something newer since
+            if earlier.id != named.id:
                 self._remove(earlier.id)
-        self._tables[place] = table
-        self._places[table.id] = place
-        self._ranges[table.id] = ranges
+        known[place] = named
+        self._places[named.id] = kind, *place
+        self._ranges[named.id] = ranges
 
     def _remove(self, tid: int) -> None:
         self._ranges.pop(tid, None)
         self._policies.pop(tid, None)
-        place = self._places.pop(tid, None)
-        if place is not None and self._tables[place].id == tid:
-            del self._tables[place]
+        found = self._places.pop(tid, None)
+        if found is not None:
+            kind, account_id, folded = found
+            known = self._named[kind]
+            if known[account_id, folded].id == tid:
+                del known[account_id, folded]
 
     def _forget(self) -> None:
-        for known in (self._tables, self._places, self._ranges, self._settings, self._accounts):
+        for names in self._named.values():
+            names.clear()
+        for known in (self._places, self._ranges, self._settings, self._accounts):
             known.clear()
 
     def _changed_here(self, version: int) -> None:
@@ -419,9 +502,8 @@ def _table_exists(name: str) -> TableExistsError:
     )
 
 
-def folded_name(name: str) -> str:
-    """Fold the case of a name: of ASCII only, because the Kelvin sign is not a k."""
-    return name.lower() if name.isascii() else name
+def _folded(kind: Kind, name: str) -> str:
+    return folded_name(name) if kind is Kind.TABLE else name
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:

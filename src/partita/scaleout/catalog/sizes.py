@@ -31,7 +31,7 @@ SELECT c.relname, pg_catalog.pg_total_relation_size(c.oid)
 """
 _NAMES = {
     "table": "SELECT id, name FROM partita.tables WHERE account_id = $1 ORDER BY name",
-    "queue": "SELECT id, name FROM partita.queue WHERE account_id = $1 ORDER BY name",
+    "queue": "SELECT tid, name FROM partita.queue WHERE account_id = $1 ORDER BY name",
     "container": "SELECT id, name FROM partita.container WHERE account_id = $1 ORDER BY name",
 }
 _ROWS = {
@@ -77,7 +77,7 @@ async def measure(
                         begins(f"{kind} {shown}")
                     found = [
                         await _part(each, kind, part, shown, is_exact=is_exact)
-                        for each in ([link, *others] if kind == "table" else [link])
+                        for each in ([link] if kind == "container" else [link, *others])
                     ]
                     parts.append(_total(found))
             accounts.append(AccountSize(name, parts))

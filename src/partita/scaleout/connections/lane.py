@@ -10,7 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from copy import copy
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 from partita.errors import PartitaError
 from partita.scaleout.connections.link import Connector, Link, busy
@@ -38,7 +40,7 @@ Send = Callable[[Link, Sequence[Item]], Awaitable[Sequence[Result | PartitaError
 """Runs one trip: returns a result or an error for each item, in order."""
 
 
-class _Waiting(NamedTuple, Generic[Item, Result]):
+class _Waiting(msgspec.Struct, Generic[Item, Result], frozen=True):
     item: Item
     keys: Sequence[Hashable]
     size: int
@@ -143,6 +145,10 @@ class Lane(Generic[Item, Result]):
             if trip and size + waiting.size > TRIP_BYTES_MAX:
                 left.append(waiting)
                 break
+            if not waiting.keys:
+                trip.append(waiting)
+                size += waiting.size
+                continue
             if seen.isdisjoint(waiting.keys):
                 trip.append(waiting)
                 size += waiting.size

@@ -52,8 +52,10 @@ from partita.scaleout.control.states import (
     RangeState,
     Reconciliation,
     ShardState,
+    ThrottleState,
     Verification,
 )
+from partita.scaleout.control.throttling import read_throttles, set_throttle
 from partita.scaleout.schema.install import Installed
 from partita.storage.durability import Durability
 from partita.tables.entity import check_key, check_key_length
@@ -103,6 +105,11 @@ class Control:
     async def close(self) -> None:
         """Close the connections."""
         await self._catalog.close()
+
+    @property
+    def location(self) -> str:
+        """The URL of the catalog, without secrets."""
+        return str(self._home.location)
 
     # Looking
 
@@ -211,7 +218,7 @@ class Control:
         facts = MoveFacts(
             [found.id],
             [found.shard, target.id],
-            *(found.tid, found.lo, found.hi, found.epoch, epoch),
+            *(found.tid, found.lo, found.hi, found.epoch, epoch, found.kind),
         )
         moves: list[Move] = []
 
@@ -297,6 +304,24 @@ class Control:
         """
         await self._end_left()
         return await self._reconciling.reconcile(name)
+
+    # Hot partitions
+
+    async def throttle(
+        self, table: str, partition_key: str, rate: float | None, *, account: str | None = None
+    ) -> None:
+        """Limit the entities per second of one partition; None ends the limit.
+
+        Front ends follow within seconds; what is above the rate is answered with 503.
+        """
+        check_key("PartitionKey", partition_key)
+        check_key_length(partition_key)
+        tid = await self._looking.table(table, account)
+        await set_throttle(self._catalog, tid, partition_key, rate)
+
+    async def throttles(self) -> list[ThrottleState]:
+        """Return the partitions whose rate is limited."""
+        return await read_throttles(self._catalog)
 
     # Jobs
 

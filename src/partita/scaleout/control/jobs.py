@@ -11,7 +11,7 @@ others away; one whose sessions ended cannot write.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -210,7 +210,7 @@ async def open_sessions(
         open_session(home, CATALOG_LOCK_TIMEOUT_MS),
         *(open_session(connector) for connector in shards.values()),
     ]
-    opened = await asyncio.gather(*opening, return_exceptions=True)
+    opened = await opened_together(opening)
     links = [link for link in opened if isinstance(link, Link)]
     try:
         for place, outcome in enumerate(opened):
@@ -229,6 +229,26 @@ async def open_sessions(
         # At once: a statement that still runs is not worth waiting for, and keeps the locks itself.
         for link in links:
             link.terminate()
+
+
+async def opened_together(
+    opening: Iterable[Coroutine[Any, Any, Link]],
+) -> list[Link | BaseException]:
+    """Open sessions at the same time; return each, or why it could not be opened.
+
+    If the caller is cancelled meanwhile, those that are open are closed.
+    """
+    tasks = [asyncio.ensure_future(each) for each in opening]
+    try:
+        await asyncio.wait(tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Link):
+                outcome.terminate()
+        raise
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _take(link: Link, kind: int, job: Job, patience: float) -> None:

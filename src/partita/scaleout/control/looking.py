@@ -14,31 +14,37 @@ from partita.errors import (
     TableNotFoundError,
 )
 from partita.refusals import not_found
-from partita.scaleout.catalog.catalog import folded_name
+from partita.scaleout.catalog.kinds import Kind, folded_name
 from partita.scaleout.catalog.shards import Shard, connector_of, read_shards
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.control.jobs import Jobs
 from partita.scaleout.control.states import JobKind, JobState, RangeState, ShardState
 
-_RANGES = """
-SELECT r.id, r.tid, a.name AS account, t.name AS table, r.lo, r.hi, r.shard, r.epoch,
+_NAMED = """
+SELECT id, account_id, folded, name FROM partita.tables
+UNION ALL
+SELECT tid, account_id, name, name FROM partita.queue
+"""
+_RANGES = f"""
+SELECT r.id, r.tid, r.kind::text AS kind, a.name AS account, t.name AS table, r.lo, r.hi, r.shard,
+       r.epoch,
        (SELECT j.kind FROM partita.job j
          WHERE EXISTS (SELECT FROM jsonb_array_elements(j.facts->'ranges') e
-                        WHERE e.value = to_jsonb(r.id)) ORDER BY j.id LIMIT 1) AS kind
-  FROM partita.range r JOIN partita.tables t ON t.id = r.tid
+                        WHERE e.value = to_jsonb(r.id)) ORDER BY j.id LIMIT 1) AS job
+  FROM partita.range r JOIN ({_NAMED}) t ON t.id = r.tid
   JOIN partita.account a ON a.id = t.account_id
  WHERE r.state = 'o' AND ($1::bigint IS NULL OR r.tid = $1) AND ($2::int IS NULL OR r.id = $2)
- ORDER BY a.name, t.folded, r.lo
-"""
+ ORDER BY a.name, r.kind DESC, t.folded, r.lo
+"""  # noqa: S608 - our own
 _TABLES = """
 SELECT t.id, a.name AS account FROM partita.tables t JOIN partita.account a ON a.id = t.account_id
  WHERE t.folded = $1 ORDER BY a.name
 """
-_NAMES = """
+_NAMES = f"""
 SELECT t.id, t.name AS table, a.name AS account
-  FROM partita.tables t JOIN partita.account a ON a.id = t.account_id WHERE t.id = ANY ($1)
-"""
+  FROM ({_NAMED}) t JOIN partita.account a ON a.id = t.account_id WHERE t.id = ANY ($1)
+"""  # noqa: S608 - our own
 _COUNTS = "SELECT shard, count(*) AS ranges FROM partita.range WHERE state = 'o' GROUP BY shard"
 _TIMES = "SELECT id, started_at, changed_at, coalesce(error, '') AS error FROM partita.job"
 _SIZE = "SELECT pg_database_size(current_database()) AS bytes"
@@ -49,8 +55,9 @@ class OwnedRange(msgspec.Struct, frozen=True):
 
     id: int
     tid: int
+    kind: Kind
     account: str
-    table: str
+    name: str
     lo: str
     hi: str | None
     shard: int
@@ -97,7 +104,7 @@ class Looking:
 
     async def owned(self, tid: int | None = None, range_id: int | None = None) -> list[OwnedRange]:
         rows = await self._catalog.read(_RANGES, tid, range_id)
-        return [OwnedRange(*row) for row in rows]
+        return [OwnedRange(row[0], row[1], Kind(row[2]), *row[3:]) for row in rows]
 
     async def range(self, range_id: int) -> OwnedRange:
         """Return a range; raise if there is none with this number."""
@@ -140,12 +147,13 @@ class Looking:
             RangeState(
                 each.id,
                 each.account,
-                each.table,
+                each.name if each.kind is Kind.TABLE else "",
                 each.lo,
                 each.hi,
                 names.get(each.shard, str(each.shard)),
                 each.epoch,
                 each.job if each.job in ("split", "merge", "move") else "open",
+                each.name if each.kind is Kind.QUEUE else "",
             )
             for each in await self.owned()
             if account in (None, each.account) and (tids is None or each.tid in tids)

@@ -19,11 +19,11 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.scaleout.catalog.shards import HOME, Shard, connector_of
-from partita.scaleout.connections.link import Connector
+from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.connections.session import DriverError, translated
-from partita.scaleout.control.jobs import HeldJob, open_session
+from partita.scaleout.control.jobs import HeldJob, open_session, opened_together
 from partita.scaleout.control.looking import Looking
 from partita.scaleout.control.range_copy import written
 from partita.scaleout.schema.install import Installed, install
@@ -47,7 +47,7 @@ _LIST = "SELECT partita.list_shard_1($1, $2, $3, $4)"
 _DRAIN = "SELECT partita.drain_shard_1($1)"
 _REMOVE = "SELECT ranges, jobs FROM partita.remove_shard_1($1)"
 _LOCK_MARK = f"SELECT pg_try_advisory_lock({JOB_LOCKS}, {MARK_JOB}) AS is_taken"
-_LOCK_TABLES = "LOCK TABLE partita.tables IN SHARE MODE"
+_LOCK_TABLES = "LOCK TABLE partita.tables, partita.queue IN SHARE MODE"
 _POINT = "SELECT pg_create_restore_point($1)::text AS place"
 
 
@@ -136,7 +136,7 @@ class Membership:
                 if shard.id == HOME
                 else "Only a shard that is draining can be removed.",
                 facts={"shard": shard.name},
-                hint="It can be drained: then it has no ranges of tables."
+                hint="It can be drained: then it has no ranges."
                 if shard.id == HOME
                 else f"Run `partita fleet drain {shard.name}` first.",
             )
@@ -171,14 +171,20 @@ class Membership:
     async def mark(self, name: str) -> Mapping[str, str]:
         """Make a restore point of this name on the catalog and all shards.
 
-        Return the place in the log of each. Meanwhile no range changes its owner, and no table is
-        created or dropped, so that restoring all of them to the point gives one state of the fleet.
+        Return the place in the log of each. Meanwhile no range changes its owner, and no table or
+        queue is created or dropped, so that restoring all of them to the point gives one state of
+        the fleet.
         """
         _check_point(name)
         shards = await self._looking.shards()
-        links = [await open_session(connector_of(shard, self._home)) for shard in shards]
-        guard = await open_session(self._home)
+        connectors = (self._home, *(connector_of(each, self._home) for each in shards))
+        opened = await opened_together(open_session(each) for each in connectors)
+        links = [each for each in opened if isinstance(each, Link)]
         try:
+            for each in opened:
+                if isinstance(each, BaseException):
+                    raise each
+            guard, *others = links
             loop = asyncio.get_running_loop()
             until = loop.time() + MARK_SECONDS_MAX
             while not (await guard.read(_LOCK_MARK))[0]["is_taken"]:
@@ -187,11 +193,11 @@ class Membership:
                 await asyncio.sleep(0.05)
             async with guard.transaction():
                 await guard.read(_LOCK_TABLES)
-                points = await asyncio.gather(*(link.read(_POINT, name) for link in links))
+                points = await asyncio.gather(*(link.read(_POINT, name) for link in others))
         except DriverError as error:
             raise translated(error) from error
         finally:
-            for link in [guard, *links]:
+            for link in links:
                 await link.close()
         return {shard.name: rows[0]["place"] for shard, rows in zip(shards, points, strict=True)}
 

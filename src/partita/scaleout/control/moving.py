@@ -22,10 +22,12 @@ from typing import Final, get_args
 import msgspec
 
 from partita.errors import MoveRefusedError, UnavailableError
+from partita.scaleout.catalog.kinds import Kind
 from partita.scaleout.connections.link import Link
 from partita.scaleout.control.exclusive import Exclusive
 from partita.scaleout.control.jobs import HeldJob
 from partita.scaleout.control.range_copy import Interval, RangeCopy, erase, written
+from partita.scaleout.control.row_kinds import ROW_KINDS, RowKind
 from partita.scaleout.control.states import MoveOutcome, MoveProgress, MoveStep
 from partita.scaleout.schema.locks import JOB_LOCKS, MARK_JOB
 
@@ -45,7 +47,7 @@ MARK_WAIT_SECONDS_MAX = 60.0
 MARK_PAUSE_SECONDS = 0.1
 """How long a fence waits for restore points that are being made, and how often it looks."""
 
-_IMPORT = "SELECT partita.import_range_1($1, $2, $3, $4, $5) AS is_done"
+_IMPORT = 'SELECT partita.import_range_2($1, $2, $3, $4, $5, $6::text::"char") AS is_done'
 _CAPTURE = "SELECT partita.capture_range_1($1, $2) AS is_done"
 _FENCE = "SELECT partita.fence_range_1($1, $2, $3) AS is_done"
 _IS_AWAITED = "SELECT FROM partita.range_own WHERE id = $1 AND epoch = $2 AND state = 'i'"
@@ -73,6 +75,11 @@ class MoveFacts(msgspec.Struct, frozen=True):
     epoch: int
     next_epoch: int
     """Of the range on the target."""
+    kind: Kind = Kind.TABLE
+
+    @property
+    def rows(self) -> RowKind:
+        return ROW_KINDS[self.kind]
 
     @property
     def interval(self) -> Interval:
@@ -110,7 +117,7 @@ class Move:
         rows = await exclusive.run(facts.ranges, _CAPTURE, self._range_id, facts.epoch)
         if not rows[0]["is_done"]:
             return False
-        copy = RangeCopy(self._source, self._target, self._range_id, facts.interval)
+        copy = RangeCopy(self._source, self._target, self._range_id, facts.interval, facts.rows)
         await self._begin("copy")
         begun = loop.time()
         self._total = await copy.estimate()
@@ -139,7 +146,12 @@ class Move:
                 await self._held.catalog.read(_END_MARK)
             await self._begin("clean")
         await Exclusive(self._source).run(facts.ranges, _LEAVE, self._range_id)
-        await erase(self._source, facts.interval, lambda entities: self._show("clean", entities))
+        await erase(
+            self._source,
+            facts.rows,
+            facts.interval,
+            lambda entities: self._show("clean", entities),
+        )
         await self._held.finish()
 
     async def take_back(self) -> None:
@@ -152,14 +164,14 @@ class Move:
             await self._give(facts.shards[0], epoch, UNDOING)
         # Else the target has refused the range, perhaps because it serves some of these keys.
         if await self._target.read(_IS_AWAITED, self._range_id, facts.next_epoch):
-            await erase(self._target, facts.interval, lambda _: None)
+            await erase(self._target, facts.rows, facts.interval, lambda _: None)
         await Exclusive(self._target).run(facts.ranges, _LEAVE, self._range_id)
         await self._held.finish()
 
     async def _prepare(self) -> None:
         facts = self._facts
         self._show("prepare")
-        values = self._range_id, *facts.interval, facts.next_epoch
+        values = self._range_id, *facts.interval, facts.next_epoch, facts.kind
         if not (await written(self._target, _IMPORT, *values))[0]["is_done"]:
             raise MoveRefusedError(
                 "MoveRefused",
@@ -167,7 +179,7 @@ class Move:
                 facts={"range": self._range_id, "shards": facts.shards},
                 hint="Run `partita fleet reconcile`, then move again.",
             )
-        await erase(self._target, facts.interval, lambda _: None)
+        await erase(self._target, facts.rows, facts.interval, lambda _: None)
 
     async def _catch_up(self, copy: RangeCopy) -> None:
         is_compared = False
@@ -202,7 +214,7 @@ class Move:
         try:
             async with asyncio.timeout(CLOSED_SECONDS_MAX):
                 await copy.carry_changes()
-                await copy.carry_removed()
+                await copy.carry_order()
                 # Also if nothing had to be carried: the target and our lock there must be alive.
                 is_awaited = await self._target.read(_IS_AWAITED, self._range_id, facts.next_epoch)
         except TimeoutError as error:

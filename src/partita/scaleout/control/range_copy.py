@@ -1,8 +1,9 @@
-"""The entities of a range from one shard to another: COPY in intervals of keys, then what changed.
+"""The rows of a range from one shard to another: COPY in intervals of keys, then what changed.
 
 Each interval is read in a snapshot of its own. Keys that are written after the copy began are in
 `change` (schema.entities); a pass carries them over as they are in one snapshot, so it may be
-repeated: what matters is the entity as it is now, not how often it was written.
+repeated: what matters is the row as it is now, not how often it was written. What the rows are is
+said by `row_kinds`; an entity stands for a message, too, in all names here.
 """
 
 # ruff: noqa: S608 - only our own columns and conditions
@@ -11,10 +12,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-from partita.errors import CatalogMismatchError
+from partita.errors import CatalogMismatchError, UnavailableError
+from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX
+from partita.scaleout.catalog.kinds import Kind
 from partita.scaleout.connections.link import Link, Rows
 from partita.scaleout.connections.session import DriverError, translated
+from partita.scaleout.control.row_kinds import RowKind
 from partita.scaleout.schema.entities import ALL_KEYS
+from partita.ticks import TICKS_PER_SECOND
 
 INTERVAL_ENTITIES_MAX = 10_000
 INTERVAL_BYTES = 16 * 1024 * 1024
@@ -25,20 +30,11 @@ PIPE_CHUNKS_MAX = 4
 ERASED_ENTITIES = 1_000
 """Entities that one statement deletes."""
 ERASE_PAUSE_SECONDS = 0.002
+SEQUENCE_LEAP = 10_000
+"""How many numbers of messages are left out on the target of a queue, at most."""
 STEP_SECONDS_MAX = 600.0
 """For an interval, a pass or a comparison. More is a shard that does not answer."""
 
-_COLUMNS = ("tid", "pk", "rk", "ticks", "marks", "short", "document")
-_ENTITIES = f"SELECT {', '.join(f'e.{name}' for name in _COLUMNS)} FROM partita.entity e"
-_IN_RANGE = "e.tid = $1 AND e.pk >= $2 AND ($3::text IS NULL OR e.pk < $3)"
-_INTERVAL = (
-    f"{_ENTITIES} WHERE {_IN_RANGE} AND (e.pk, e.rk) {{after}} ($4, $5)"
-    " ORDER BY e.pk, e.rk LIMIT $6"
-)
-_LAST = f"""
-SELECT e.pk, e.rk FROM partita.entity e WHERE {_IN_RANGE} ORDER BY e.pk DESC, e.rk DESC LIMIT 1
-"""
-_ERASE = "SELECT last_pk, last_rk FROM partita.erase_keys_1($1, $2, $3, $4, $5, $6)"
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _CHANGED_TABLE = """
 CREATE TEMP TABLE IF NOT EXISTS changed (pk text COLLATE "C", rk text COLLATE "C")
@@ -46,25 +42,13 @@ ON COMMIT DELETE ROWS
 """
 _COUNT_CHANGED = "SELECT count(*) AS keys FROM partita.change WHERE range_id = $1"
 _CHANGED = "SELECT DISTINCT c.pk, c.rk FROM partita.change c WHERE c.range_id = $1"
-_CHANGED_ENTITIES = f"""
-{_ENTITIES} JOIN ({_CHANGED}) k ON e.tid = $2 AND e.pk = k.pk AND e.rk = k.rk
-"""
-_DELETE_CHANGED = """
-DELETE FROM partita.entity e USING pg_temp.changed k
- WHERE e.tid = $1 AND e.pk = k.pk AND e.rk = k.rk
-"""
 _FORGET_CHANGED = "DELETE FROM partita.change WHERE range_id = $1"
-# The ticks of a key name its version: no two writes of a key have the same.
-_SUMS = f"""
-SELECT count(*) AS entities,
-       coalesce(sum(hashtextextended(e.rk, hashtextextended(e.pk, e.ticks))), 0)::text AS versions,
-       coalesce(sum(octet_length(e.document)), 0)::text AS bytes
-  FROM partita.entity e WHERE {_IN_RANGE}
-"""
 _ESTIMATE = """
 SELECT greatest(c.reltuples, 0)::bigint AS entities FROM pg_class c
- WHERE c.oid = 'partita.entity'::regclass
+ WHERE c.oid = ('partita.' || $1::text)::regclass
 """
+_TICKS = "SELECT partita.ticks_1() AS ticks"
+_LATER_NUMBERS = "SELECT partita.pass_messages_1($1, $2)"
 _REMOVED = "SELECT max(r.ticks) AS ticks FROM partita.removed r WHERE r.tid = $1"
 _KEEP_REMOVED = f"""
 INSERT INTO partita.removed (tid, ticks, key_hash) SELECT $1, $2, {ALL_KEYS}
@@ -73,14 +57,17 @@ INSERT INTO partita.removed (tid, ticks, key_hash) SELECT $1, $2, {ALL_KEYS}
 """
 
 Interval = tuple[int, str, str | None]
-"""The id of a table, and the bounds of a range of it."""
+"""The number of a table or queue, and the bounds of a range of it."""
 Report = Callable[[int], None]
 
 
 class RangeCopy:
     """Copies one range between two sessions; both belong to one job."""
 
-    def __init__(self, source: Link, target: Link, range_id: int, interval: Interval) -> None:
+    def __init__(
+        self, source: Link, target: Link, range_id: int, interval: Interval, rows: RowKind
+    ) -> None:
+        self._rows = rows
         self._source = source
         self._target = target
         self._range_id = range_id
@@ -94,18 +81,18 @@ class RangeCopy:
         """Copy all entities; at most `rate` in a second."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        after, key, limit = ">=", (self._interval[1], ""), INTERVAL_ENTITIES_MAX
+        after, key, limit = ">=", self._rows.first_key(self._interval[1]), INTERVAL_ENTITIES_MAX
         while True:
             async with _limited(), self._target.transaction():
                 rows, size = await self._pipe(
-                    _INTERVAL.format(after=after), (*self._interval, *key, limit), "entity"
+                    self._rows.interval(after), (*self._interval, *key, limit), self._rows.table
                 )
             self.entities += rows
             report(self.entities)
             if rows < limit:
                 return
-            ((*key,),) = await self._target.read(_LAST, *self._interval)
-            after = ">"
+            (last,) = await self._target.read(self._rows.last, *self._interval)
+            after, key = ">", tuple(last)
             limit = max(
                 INTERVAL_ENTITIES_MIN, min(INTERVAL_ENTITIES_MAX, INTERVAL_BYTES * rows // size)
             )
@@ -136,13 +123,22 @@ class RangeCopy:
         await target.read(_CHANGED_TABLE)
         async with target.transaction():
             keys, _ = await self._pipe(_CHANGED, (range_id,), "changed", schema="pg_temp")
-            await target.read(_DELETE_CHANGED, tid)
-            await self._pipe(_CHANGED_ENTITIES, (range_id, tid), "entity")
+            table = self._rows.table
+            is_changed = self._rows.changed.format(tid="$1")
+            await target.read(
+                f"DELETE FROM partita.{table} e USING pg_temp.changed k WHERE {is_changed}", tid
+            )
+            is_changed = self._rows.changed.format(tid="$2")
+            query = f"{self._rows.rows} JOIN ({_CHANGED}) k ON {is_changed}"
+            await self._pipe(query, (range_id, tid), table)
         return keys
 
     async def _compare(self) -> None:
         found = await asyncio.gather(
-            *(fetched(link, _SUMS, *self._interval) for link in (self._source, self._target))
+            *(
+                fetched(link, self._rows.sums, *self._interval)
+                for link in (self._source, self._target)
+            )
         )
         here, there = (dict(rows[0]) for rows in found)
         if here != there:
@@ -153,8 +149,33 @@ class RangeCopy:
                 hint="Nothing was moved. Find out what else writes to the target, then try again.",
             )
 
-    async def carry_removed(self) -> None:
-        """Let later inserts on the target have later ticks than all that was removed here."""
+    async def carry_order(self) -> None:
+        """Let what is written on the target be later than all that was written here.
+
+        That is: an entity has later ticks than all that were removed; a message has a later number
+        and, by the clock of the target, a later time.
+        """
+        if self._rows.kind is Kind.TABLE:
+            await self._carry_removed()
+        else:
+            await written(self._target, _LATER_NUMBERS, self._interval[0], SEQUENCE_LEAP)
+            await self._wait_for_clock()
+
+    async def _wait_for_clock(self) -> None:
+        ((reached,),) = await self._source.read(_TICKS)
+        ((now,),) = await self._target.read(_TICKS)
+        behind = (reached - now) / TICKS_PER_SECOND
+        if behind > CLOSE_SECONDS_MAX:
+            raise UnavailableError(
+                "MoveFenceFailed",
+                f"The clock of the target is {behind:.1f} s behind that of the source.",
+                facts={"range": self._range_id},
+                hint="The range stays where it was. Synchronize the clocks of the servers, then try"
+                " again.",
+            )
+        await asyncio.sleep(max(0.0, behind))
+
+    async def _carry_removed(self) -> None:
         tid = self._interval[0]
         rows = await self._source.read(_REMOVED, tid)
         if rows[0]["ticks"] is not None:
@@ -162,7 +183,7 @@ class RangeCopy:
 
     async def estimate(self) -> int | None:
         """Return how many entities the source has in all tables, at most; None if unknown."""
-        rows = await self._source.read(_ESTIMATE)
+        rows = await self._source.read(_ESTIMATE, self._rows.table)
         return rows[0]["entities"] or None
 
     async def _pipe(
@@ -196,7 +217,7 @@ class RangeCopy:
             status = await self._target.connection.copy_to_table(
                 table,
                 schema_name=schema,
-                columns=_COLUMNS if table == "entity" else None,
+                columns=self._rows.columns if table == self._rows.table else None,
                 source=received(),
                 format="binary",
             )
@@ -209,11 +230,11 @@ class RangeCopy:
         return int(str(status).rpartition(" ")[2]), size
 
 
-async def erase(link: Link, interval: Interval, report: Report) -> None:
-    """Delete all entities of an interval of keys that a shard does not serve."""
-    start, erased = (interval[1], ""), 0
-    while rows := await written(link, _ERASE, *interval, *start, ERASED_ENTITIES):
-        start = rows[0]["last_pk"], rows[0]["last_rk"]
+async def erase(link: Link, kind: RowKind, interval: Interval, report: Report) -> None:
+    """Delete all rows of an interval of keys that a shard does not serve."""
+    start, erased = kind.first_key(interval[1]), 0
+    while rows := await written(link, kind.erase, *interval, *start, ERASED_ENTITIES):
+        start = tuple(rows[0])
         erased += ERASED_ENTITIES
         report(erased)
         await asyncio.sleep(ERASE_PAUSE_SECONDS)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from partita.errors import OperationPendingError, PartitaError, UnavailableError
+from partita.scaleout.catalog.kinds import Kind
 from partita.scaleout.catalog.shards import Shard
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.pool import Pool
@@ -20,6 +21,7 @@ from partita.scaleout.control.exclusive import Exclusive
 from partita.scaleout.control.jobs import Jobs, open_session
 from partita.scaleout.control.looking import Looking
 from partita.scaleout.control.range_copy import erase, fetched
+from partita.scaleout.control.row_kinds import ROW_KINDS
 from partita.scaleout.control.states import Reconciliation, Verification
 from partita.scaleout.schema.locks import CONTROL_JOB, JOB_LOCKS
 
@@ -27,32 +29,53 @@ LOOKS_MAX = 5
 """How often a fleet is looked at until its map does not change meanwhile."""
 
 _LISTED = "SELECT id, tid, lo, hi, shard, epoch FROM partita.range WHERE state = 'o'"
-_TABLES = "SELECT id FROM partita.tables"
-_SERVED = "SELECT id, tid, lo, hi, epoch, state::text AS state FROM partita.range_own"
+_OBJECTS = """
+SELECT id, 't' AS kind FROM partita.tables UNION ALL SELECT tid, 'q' FROM partita.queue
+"""
+_SERVED = """
+SELECT id, tid, kind::text AS kind, lo, hi, epoch, state::text AS state FROM partita.range_own
+"""
 _COUNTED = """
-SELECT r.id, r.tid, r.lo, r.hi, r.epoch, r.state::text AS state, (
-    SELECT count(*) FROM partita.entity e
-     WHERE e.tid = r.tid AND e.pk >= r.lo AND (r.hi IS NULL OR e.pk < r.hi)) AS entities
+SELECT r.id, r.tid, r.kind::text AS kind, r.lo, r.hi, r.epoch, r.state::text AS state,
+       CASE r.kind WHEN 'q' THEN (
+         SELECT count(*) FROM partita.message m WHERE m.queue_id = r.tid)
+       ELSE (
+         SELECT count(*) FROM partita.entity e
+          WHERE e.tid = r.tid AND e.pk >= r.lo AND (r.hi IS NULL OR e.pk < r.hi))
+       END AS rows
   FROM partita.range_own r
 """
 _STRAY = """
-SELECT e.tid, count(*) AS entities FROM partita.entity e
+SELECT count(*) || ' entities of table ' || e.tid AS what FROM partita.entity e
  WHERE NOT EXISTS (SELECT FROM partita.dropped_table d WHERE d.tid = e.tid)
    AND NOT EXISTS (SELECT FROM partita.range_own r
                     WHERE r.tid = e.tid AND e.pk >= r.lo AND (r.hi IS NULL OR e.pk < r.hi))
  GROUP BY e.tid
+UNION ALL
+SELECT count(*) || ' messages of queue ' || m.queue_id FROM partita.message m
+ WHERE NOT EXISTS (SELECT FROM partita.dropped_queue d WHERE d.id = m.queue_id)
+   AND NOT EXISTS (SELECT FROM partita.range_own r WHERE r.tid = m.queue_id)
+ GROUP BY m.queue_id
 """
+_SORTS = {Kind.TABLE: "table", Kind.QUEUE: "queue"}
+"""What a problem calls it."""
 _LOCK = f"SELECT pg_try_advisory_lock({JOB_LOCKS}, {CONTROL_JOB}) AS is_taken"
-_SET_OWN = "SELECT partita.set_own_1($1, $2, $3, $4, $5)"
+_SET_OWN = 'SELECT partita.set_own_2($1, $2::text::"char", $3, $4, $5, $6)'
 _SET_RANGES = "SELECT partita.set_ranges_1($1, $2, $3, $4, $5, $6)"
 _SKIP = "SELECT partita.pass_numbers_1($1, $2)"
+
+
+Object = tuple[int, Kind]
+"""The number of a table or queue."""
 
 
 class _Served(msgspec.Struct, frozen=True):
     claim: RangeClaim
     tid: int
+    kind: Kind
     state: str
-    entities: int = 0
+    rows: int = 0
+    """Entities or messages."""
 
 
 class Reconciling:
@@ -101,36 +124,37 @@ class Reconciling:
         if every:
             last = max(claim.id for claim in every), max(claim.epoch for claim in every)
             await self._catalog.write(_SKIP, *last)
-        tables = {row["id"] for row in await self._catalog.read(_TABLES)}
+        kinds = {row["id"]: Kind(row["kind"]) for row in await self._catalog.read(_OBJECTS)}
         only = None if name is None else (await self._looking.shard(name)).id
         changes: list[str] = []
         problems: list[str] = []
-        for tid in sorted(tables):
+        for tid, kind in sorted(kinds.items()):
             claims = [*listed.get(tid, ()), *served.get(tid, ())]
             if only is not None and only not in {claim.shard for claim in claims}:
                 continue
             resolution = resolve(listed.get(tid, ()), served.get(tid, ()), away)
             if resolution.contested:
-                problems.append(f"the ranges of table {tid} do not fit together")
+                problems.append(f"the ranges of {_SORTS[kind]} {tid} do not fit together")
                 continue
             problems += [
-                f"range {claim.id} of table {tid} [{claim.lo!r}, {claim.hi!r}) is missing on"
-                f" shard {claim.shard}"
+                f"range {claim.id} of {_SORTS[kind]} {tid} [{claim.lo!r}, {claim.hi!r}) is missing"
+                f" on shard {claim.shard}"
                 for claim in resolution.missing
             ]
+            object_ = tid, kind
             changes += await self._apply(
-                tid, resolution, listed.get(tid, []), served.get(tid, []), away
+                object_, resolution, listed.get(tid, []), served.get(tid, []), away
             )
         problems += [
-            f"{len(claims)} ranges of table {tid}, which the catalog does not list"
+            f"{len(claims)} ranges of number {tid}, which the catalog does not list"
             for tid, claims in served.items()
-            if tid not in tables
+            if tid not in kinds
         ]
         return Reconciliation(tuple(changes), tuple(problems))
 
     async def _apply(
         self,
-        tid: int,
+        object_: Object,
         resolution: Resolution,
         listed: Sequence[RangeClaim],
         served: Sequence[RangeClaim],
@@ -138,6 +162,8 @@ class Reconciling:
     ) -> list[str]:
         """Take ranges from shards that lost them, then tell the catalog, then the owners."""
         changes: list[str] = []
+        tid, kind = object_
+        named = f"{_SORTS[kind]} {tid}"
         by_id = {shard.id: shard for shard in await self._looking.shards()}
         present = [claim for claim in resolution.ranges if claim not in resolution.missing]
         wanted = {
@@ -154,27 +180,31 @@ class Reconciling:
                 links[number] = await open_session(self._looking.connector(by_id[number]))
                 # First what it keeps as it is: no two shards serve a key.
                 kept = [each for each in mine if each in claims]
-                await self._serve(links[number], tid, kept, served)
+                await self._serve(links[number], object_, kept, served)
             if sorted(listed) != sorted(resolution.ranges):
                 values = _columns(resolution.ranges)
                 shards = [claim.shard for claim in resolution.ranges]
                 await self._catalog.write(_SET_RANGES, tid, *values, shards)
-                changes.append(f"the catalog lists other ranges of table {tid}")
+                changes.append(f"the catalog lists other ranges of {named}")
             for number, link in links.items():
-                await self._serve(link, tid, wanted[number], served)
+                await self._serve(link, object_, wanted[number], served)
                 for lo, hi in _left_out(number, served, resolution, away):
-                    await erase(link, (tid, lo, hi), lambda _: None)
-                changes.append(f"{by_id[number].name} serves other ranges of table {tid}")
+                    await erase(link, ROW_KINDS[kind], (tid, lo, hi), lambda _: None)
+                changes.append(f"{by_id[number].name} serves other ranges of {named}")
         finally:
             for link in links.values():
                 await link.close()
         return changes
 
     async def _serve(
-        self, link: Link, tid: int, claims: Sequence[RangeClaim], served: Sequence[RangeClaim]
+        self,
+        link: Link,
+        object_: Object,
+        claims: Sequence[RangeClaim],
+        served: Sequence[RangeClaim],
     ) -> None:
         locked = [claim.id for claim in (*claims, *served)]
-        await Exclusive(link).run(locked, _SET_OWN, tid, *_columns(claims))
+        await Exclusive(link).run(locked, _SET_OWN, *object_, *_columns(claims))
 
     # Looking
 
@@ -199,15 +229,16 @@ class Reconciling:
             _Served(
                 RangeClaim(row["lo"], row["hi"], row["epoch"], row["id"], shard.id),
                 row["tid"],
+                Kind(row["kind"]),
                 row["state"],
-                row.get("entities", 0),
+                row.get("rows", 0),
             )
             for row in rows
         ]
 
     async def _strays(self, shard: Shard) -> list[str]:
         return [
-            f"{shard.name} has {row['entities']} entities of table {row['tid']} outside its ranges"
+            f"{shard.name} has {row['what']} outside its ranges"
             for row in await self._fetch(shard, _STRAY) or ()
         ]
 
@@ -234,13 +265,14 @@ def _verification(
     rows = [each for some in found.values() if some is not None for each in some]
     served = {(each.claim, each.tid) for each in rows if each.state == "o"}
     expected = {(claim, tid) for tid, claims in listed.items() for claim in claims}
+    kept = [each for each in rows if (each.claim, each.tid) in expected]
     problems += [
-        f"{names.get(claim.shard)} does not serve range {claim.id} of table {tid}"
+        f"{names.get(claim.shard)} does not serve range {claim.id} of number {tid}"
         for claim, tid in sorted(expected - served)
         if claim.id not in busy and claim.shard not in away
     ]
     problems += [
-        f"{names.get(each.claim.shard)} has range {each.claim.id} of table {each.tid} (state"
+        f"{names.get(each.claim.shard)} has range {each.claim.id} of number {each.tid} (state"
         f" {each.state}), which is not listed there"
         for each in rows
         if (each.claim, each.tid) not in expected and each.claim.id not in busy
@@ -249,7 +281,8 @@ def _verification(
         problems += [text for some in strays for text in some]
     return Verification(
         sum(len(claims) for claims in listed.values()),
-        sum(each.entities for each in rows if (each.claim, each.tid) in expected),
+        sum(each.rows for each in kept if each.kind is Kind.TABLE),
+        sum(each.rows for each in kept if each.kind is Kind.QUEUE),
         tuple(problems),
     )
 

@@ -27,11 +27,12 @@ class ShardState(msgspec.Struct, frozen=True):
 
 
 class RangeState(msgspec.Struct, frozen=True):
-    """One range of partition keys, from `lower` on, before `upper`."""
+    """One range of partition keys, from `lower` on, before `upper`; or the one of a queue."""
 
     id: int
     account: str
     table: str
+    """Empty for a queue."""
     lower: str
     upper: str | None
     """None: no end."""
@@ -39,6 +40,8 @@ class RangeState(msgspec.Struct, frozen=True):
     epoch: int
     state: RangeActivity
     """The job that changes the range at present, or open."""
+    queue: str = ""
+    """Empty for a table."""
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -52,7 +55,7 @@ class JobState(msgspec.Struct, frozen=True):
     """Of a move: from, to."""
     account: str
     table: str
-    """Empty for jobs without a table, and if the table was dropped."""
+    """The table or queue; empty for jobs without one, and if it was dropped."""
     started_at: int
     changed_at: int
     """Ticks."""
@@ -86,12 +89,24 @@ class MoveOutcome(msgspec.Struct, frozen=True):
     """Sessions that were ended because they kept the range for too long."""
 
 
+class ThrottleState(msgspec.Struct, frozen=True):
+    """A partition whose rate is limited."""
+
+    account: str
+    table: str
+    partition_key: str
+    rate: float
+    """Entities per second, of all front ends together."""
+
+
 class Verification(msgspec.Struct, frozen=True):
     """What a comparison of the catalog with all shards found."""
 
     ranges: int
     entities: int
     """Entities in ranges that their shard serves as the catalog lists them."""
+    messages: int
+    """The same of messages."""
     problems: tuple[str, ...]
     """Empty if every key has exactly one owner, with the same epoch in both places."""
 

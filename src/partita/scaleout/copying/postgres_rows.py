@@ -102,7 +102,7 @@ _TABLES = (
     "SELECT id, folded, name, policies FROM partita.tables WHERE account_id = :account ORDER BY 2"
 )
 _QUEUES = (
-    "SELECT id, name, metadata, policies FROM partita.queue WHERE account_id = :account ORDER BY 2"
+    "SELECT tid, name, metadata, policies FROM partita.queue WHERE account_id = :account ORDER BY 2"
 )
 _CONTAINERS = (
     "SELECT id, name, facts FROM partita.container WHERE account_id = :account ORDER BY name"

@@ -27,7 +27,9 @@ SELECT a.id, EXISTS (SELECT FROM partita.copy c WHERE c.account_id = a.id) AS is
   FROM partita.account a WHERE a.name = $1
 """
 _ELSEWHERE = """
-SELECT 1 FROM partita.range r JOIN partita.tables t ON t.id = r.tid
+SELECT 1 FROM partita.range r JOIN (
+  SELECT id, account_id FROM partita.tables UNION ALL SELECT tid, account_id FROM partita.queue) t
+  ON t.id = r.tid
  WHERE t.account_id = $1 AND r.shard <> 0 LIMIT 1
 """
 _ACCOUNTS = "SELECT name FROM partita.account ORDER BY name"
@@ -143,7 +145,8 @@ class PostgresSource:
 def _on_several_shards(account: str) -> ConfigurationError:
     return ConfigurationError(
         "CopyNotPossible",
-        f"Tables of the account {account} are on several shards, and a copy reads one database.",
+        f"Tables or queues of the account {account} are on other shards, and a copy reads one"
+        " database.",
         facts={"account": account},
         hint="Copy its tables with `partita copy`, which reads through the front ends.",
     )

@@ -97,6 +97,7 @@ _NAME: Mapping[Kind, str] = {
     " VALUES ($1, $2, $3, $4)",
     "table": "INSERT INTO partita.tables (account_id, id, folded, name, policies, version)"
     " VALUES ($1, $2, $3, $4, $5, 0)",
+    # Without its other number: a trigger of the schema then opens the range.
     "queue": "INSERT INTO partita.queue (account_id, id, name, metadata, policies)"
     " VALUES ($1, $2, $3, $4, $5)",
 }

@@ -4,19 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from partita.errors import PartitaError
 from partita.queues.message import StoredMessage, unpack_text
-from partita.queues.refusals import queue_not_found
+from partita.scaleout.queues.places import QueuePlace
 from partita.ticks import TICKS_PER_SECOND
-
-Queue = tuple[int, str]
-"""Account and name of a queue."""
 
 
 class Claim(NamedTuple):
     """A request for up to `limit` messages."""
 
-    queue: Queue
+    queue: QueuePlace
     limit: int
     hidden_seconds: int
 
@@ -24,15 +20,15 @@ class Claim(NamedTuple):
 class Round(NamedTuple):
     """What one statement asks: queues in order, and for each the claim of every message."""
 
-    queues: Sequence[Queue]
+    queues: Sequence[QueuePlace]
     slots: Sequence[Sequence[int]]
 
 
 class Met(NamedTuple):
     """What a statement met besides messages that can be returned."""
 
-    damaged: list[tuple[Queue, StoredMessage]]
-    expired: list[Queue]
+    damaged: list[tuple[QueuePlace, StoredMessage]]
+    expired: list[QueuePlace]
 
 
 class Dealing:
@@ -43,13 +39,12 @@ class Dealing:
         self._got: list[list[StoredMessage]] = [[] for _ in claims]
         self._open = {claim.queue for claim in claims}
         """Queues that may have more messages."""
-        self._missing: set[Queue] = set()
-        self._dealt = Counter[Queue]()
+        self._dealt = Counter[QueuePlace]()
         """Messages that the claims of a queue have got."""
 
     def next_round(self) -> Round | None:
         """Return what is still wanted; None if nothing is."""
-        slots: dict[Queue, list[int]] = {}
+        slots: dict[QueuePlace, list[int]] = {}
         for index, claim in enumerate(self._claims):
             wanted = claim.limit - len(self._got[index])
             if wanted and claim.queue in self._open:
@@ -58,7 +53,7 @@ class Dealing:
         return Round(queues, [slots[queue] for queue in queues]) if queues else None
 
     def arrays(self, asked: Round) -> tuple[Sequence[object], ...]:
-        """Return accounts, names, totals, where the hidden times of a queue begin, and those.
+        """Return numbers, totals, where the hidden times of a queue begin, and those.
 
         The messages of a queue become visible again one tick apart, in their order.
         """
@@ -72,16 +67,14 @@ class Dealing:
                 self._claims[index].hidden_seconds * TICKS_PER_SECOND + number
                 for number, index in enumerate(slots, self._dealt[queue])
             ]
-        accounts, names = zip(*asked.queues, strict=True)
-        return accounts, names, totals, begins, hidden
+        return [queue.tid for queue in asked.queues], totals, begins, hidden
 
     def deal(self, asked: Round, rows: Iterable[Sequence[Any]]) -> Met:
         """Hand out the rows of the statement (position, number, message, removed)."""
-        met, found = Met([], []), set()
+        met = Met([], [])
         for position, number, *stored, removed in sorted(rows, key=lambda row: (row[0], row[1])):
             queue = asked.queues[position - 1]
             if number == 0:  # the row of the queue itself
-                found.add(queue)
                 if removed:
                     met.expired.append(queue)
                 continue
@@ -91,15 +84,12 @@ class Dealing:
             else:
                 self._got[asked.slots[position - 1][number - 1]].append(message)
                 self._dealt[queue] += 1
-        self._missing.update(set(asked.queues) - found)
         self._open = {queue for queue, _ in met.damaged}.union(met.expired)
         return met
 
-    def outcomes(self) -> list[list[StoredMessage] | PartitaError]:
-        return [
-            queue_not_found(claim.queue[1]) if claim.queue in self._missing else got
-            for claim, got in zip(self._claims, self._got, strict=True)
-        ]
+    def outcomes(self) -> list[list[StoredMessage]]:
+        """Return the messages of each claim."""
+        return self._got
 
 
 def stored_message(columns: Sequence[Any]) -> StoredMessage:

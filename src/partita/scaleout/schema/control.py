@@ -68,8 +68,8 @@ BEGIN
 END
 $$;
 
--- The commit point of a job: replace ranges of a table by others, and go on to the next step.
--- Return the version of the job; NULL, and change nothing, if the table or a range is gone.
+-- The commit point of a job: replace ranges of a table or queue by others, and go on to the next
+-- step. Return the version of the job; NULL, and change nothing, if the table or a range is gone.
 CREATE OR REPLACE FUNCTION partita.change_ranges_1(
   of_job bigint, of_version bigint, next_step text, of_tid bigint, old_ids int[], new_ids int[],
   los text[], his text[], epochs bigint[], on_shard int)
@@ -77,21 +77,20 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   advanced bigint;
-  changed bigint;
+  of_kind "char" := partita.lock_object_1(of_tid);
 BEGIN
-  PERFORM FROM partita.tables t WHERE t.id = of_tid FOR UPDATE;
-  IF NOT FOUND THEN RETURN NULL; END IF;
+  IF of_kind IS NULL THEN RETURN NULL; END IF;
   IF (SELECT count(*) FROM partita.range r
        WHERE r.id = ANY (old_ids) AND r.tid = of_tid AND r.state = 'o') < cardinality(old_ids) THEN
     RETURN NULL;
   END IF;
   advanced := partita.advance_job_1(of_job, of_version, next_step);
   DELETE FROM partita.range r WHERE r.id = ANY (old_ids);
-  INSERT INTO partita.range (id, tid, lo, hi, shard, epoch, changed_at) OVERRIDING SYSTEM VALUE
-    SELECT q.id, of_tid, q.lo, q.hi, on_shard, q.epoch, partita.ticks_1()
+  INSERT INTO partita.range (id, tid, lo, hi, shard, epoch, changed_at, kind)
+    OVERRIDING SYSTEM VALUE
+    SELECT q.id, of_tid, q.lo, q.hi, on_shard, q.epoch, partita.ticks_1(), of_kind
       FROM unnest(new_ids, los, his, epochs) AS q (id, lo, hi, epoch);
-  changed := partita.catalog_changed_1();
-  UPDATE partita.tables t SET version = changed WHERE t.id = of_tid;
+  PERFORM partita.object_changed_1(of_tid, on_shard);
   RETURN advanced;
 END
 $$;
@@ -128,8 +127,9 @@ END
 $$;
 
 -- On the target: note that a range arrives. Return false if the shard has some of its keys already.
-CREATE OR REPLACE FUNCTION partita.import_range_1(
-  of_id int, of_tid bigint, from_lo text, to_hi text, of_epoch bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION partita.import_range_2(
+  of_id int, of_tid bigint, from_lo text, to_hi text, of_epoch bigint, of_kind "char")
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM partita.range_own r
@@ -137,16 +137,23 @@ BEGIN
                 AND (r.hi IS NULL OR r.hi > from_lo)) THEN
     RETURN false;
   END IF;
-  INSERT INTO partita.range_own (id, tid, lo, hi, epoch, state)
-    VALUES (of_id, of_tid, from_lo, to_hi, of_epoch, 'i');
+  INSERT INTO partita.range_own (id, tid, lo, hi, epoch, state, kind)
+    VALUES (of_id, of_tid, from_lo, to_hi, of_epoch, 'i', of_kind);
   RETURN true;
 END
 $$;
 
 -- On the source: from here on, note each key that is written. Return false if it is not the owner.
+-- Front ends of version 1.5 find the queue no more, once none of their statements is at work.
 CREATE OR REPLACE FUNCTION partita.capture_range_1(of_id int, of_epoch bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  IF EXISTS (SELECT FROM partita.range_own r JOIN partita.queue q ON q.tid = r.tid
+              WHERE r.id = of_id AND r.kind = 'q' AND q.id IS NOT NULL) THEN
+    LOCK TABLE partita.queue IN ACCESS EXCLUSIVE MODE;
+    UPDATE partita.queue q SET id = NULL FROM partita.range_own r
+     WHERE r.id = of_id AND q.tid = r.tid;
+  END IF;
   {_LOCK};
   DELETE FROM partita.change c WHERE c.range_id = of_id;
   UPDATE partita.range_own r SET capture = true
@@ -227,36 +234,70 @@ BEGIN
 END
 $$;
 
--- On a shard, to reconcile it: serve these ranges of a table and no other ones.
-CREATE OR REPLACE FUNCTION partita.set_own_1(
-  of_tid bigint, ids int[], los text[], his text[], epochs bigint[]) RETURNS void
+-- Delete the next messages of a queue that this shard does not serve; return the last of them.
+-- Return no row if nothing is left. The bounds are those of the queue's only range.
+CREATE OR REPLACE FUNCTION partita.erase_messages_1(
+  of_tid bigint, from_lo text, to_hi text, from_sequence bigint, messages_max int)
+RETURNS TABLE (last_sequence bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM partita.range_own r WHERE r.tid = of_tid AND r.state <> 'i') THEN
+    RAISE 'this shard serves these messages';
+  END IF;
+  SELECT max(k.sequence) INTO last_sequence
+    FROM (SELECT m.sequence FROM partita.message m
+           WHERE m.queue_id = of_tid AND m.sequence >= from_sequence
+           ORDER BY m.sequence LIMIT messages_max) k;
+  IF last_sequence IS NULL THEN RETURN; END IF;
+  DELETE FROM partita.message m
+   WHERE m.queue_id = of_tid AND m.sequence BETWEEN from_sequence AND last_sequence;
+  RETURN NEXT;
+END
+$$;
+
+-- On the target of a queue: give its later messages later numbers than those that it has.
+CREATE OR REPLACE FUNCTION partita.pass_messages_1(of_tid bigint, leap bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  last bigint := (SELECT max(m.sequence) FROM partita.message m WHERE m.queue_id = of_tid);
+BEGIN
+  -- Others take numbers meanwhile: the leap keeps theirs from being given away again.
+  IF nextval('partita.message_sequence') <= last THEN
+    PERFORM setval('partita.message_sequence', last + leap);
+  END IF;
+END
+$$;
+
+-- On a shard, to reconcile it: serve these ranges of a table or queue and no other ones.
+CREATE OR REPLACE FUNCTION partita.set_own_2(
+  of_tid bigint, of_kind "char", ids int[], los text[], his text[], epochs bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock({RANGE_LOCKS}, r.id)
     FROM (SELECT o.id FROM partita.range_own o WHERE o.tid = of_tid ORDER BY o.id) r;
   DELETE FROM partita.change c USING partita.range_own r WHERE r.tid = of_tid AND c.range_id = r.id;
   DELETE FROM partita.range_own r WHERE r.tid = of_tid;
-  INSERT INTO partita.range_own (id, tid, lo, hi, epoch)
-    SELECT q.id, of_tid, q.lo, q.hi, q.epoch
+  INSERT INTO partita.range_own (id, tid, lo, hi, epoch, kind)
+    SELECT q.id, of_tid, q.lo, q.hi, q.epoch, of_kind
       FROM unnest(ids, los, his, epochs) AS q (id, lo, hi, epoch);
 END
 $$;
 
--- In the catalog, to reconcile it: a table has these ranges. Return false if it does not exist.
+-- In the catalog, to reconcile it: a table or queue has these ranges. Return false if it does not
+-- exist.
 CREATE OR REPLACE FUNCTION partita.set_ranges_1(
   of_tid bigint, ids int[], los text[], his text[], epochs bigint[], shards int[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  changed bigint;
+  of_kind "char" := partita.lock_object_1(of_tid);
 BEGIN
-  PERFORM FROM partita.tables t WHERE t.id = of_tid FOR UPDATE;
-  IF NOT FOUND THEN RETURN false; END IF;
+  IF of_kind IS NULL THEN RETURN false; END IF;
   DELETE FROM partita.range r WHERE r.tid = of_tid;
-  INSERT INTO partita.range (id, tid, lo, hi, epoch, shard, changed_at) OVERRIDING SYSTEM VALUE
-    SELECT q.id, of_tid, q.lo, q.hi, q.epoch, q.shard, partita.ticks_1()
+  INSERT INTO partita.range (id, tid, lo, hi, epoch, shard, changed_at, kind)
+    OVERRIDING SYSTEM VALUE
+    SELECT q.id, of_tid, q.lo, q.hi, q.epoch, q.shard, partita.ticks_1(), of_kind
       FROM unnest(ids, los, his, epochs, shards) AS q (id, lo, hi, epoch, shard);
-  changed := partita.catalog_changed_1();
-  UPDATE partita.tables t SET version = changed WHERE t.id = of_tid;
+  PERFORM partita.object_changed_1(of_tid, shards[1]);
   RETURN true;
 END
 $$;

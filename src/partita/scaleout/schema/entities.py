@@ -5,6 +5,10 @@ A row of `removed` has the ticks of a version that was deleted and a hash of its
 those of a key rise across deletes, too, whatever the clocks of front ends show. `write_2` looks for
 such rows after it has written: an insert waits for a transaction that deletes the same key, and
 only a later snapshot has what that transaction left behind.
+
+Each partition has one of the sequences `version_N`, by a hash of its key. A write counts it up
+before it changes anything, and a sequence is not undone: a reader that finds the same number again
+knows that no write has begun in between (see `partita.scaleout.tables.learned`).
 """
 
 from partita.scaleout.schema.locks import FOLD_REMOVED_JOB, JOB_LOCKS, RANGE_LOCKS
@@ -14,6 +18,13 @@ CREATE TABLE partita.removed (
   tid bigint NOT NULL, ticks bigint NOT NULL, key_hash bigint NOT NULL
 );
 CREATE INDEX removed_ticks ON partita.removed (tid, ticks);
+"""
+VERSIONS = 64
+"""Sequences: partitions with the same one are forgotten together."""
+VERSION_SEQUENCES = f"""
+DO $$ BEGIN FOR n IN 0 .. {VERSIONS - 1} LOOP
+  EXECUTE format('CREATE SEQUENCE partita.version_%s', n);
+END LOOP; END $$;
 """
 TABLES = f"""
 CREATE TABLE partita.entity (
@@ -26,7 +37,7 @@ CREATE TABLE partita.change (
   pk text COLLATE "C" NOT NULL, rk text COLLATE "C" NOT NULL
 );
 CREATE INDEX change_range ON partita.change (range_id);
-{REMOVED_TABLES}"""
+{REMOVED_TABLES}{VERSION_SEQUENCES}"""
 
 ALL_KEYS = 0
 """The hash of a row of `removed` that is about all keys of a table."""
@@ -38,6 +49,9 @@ MERGED, UPSERTED, INSERTED = 0, 1, 2
 latter two cost about half as much."""
 
 _KEY_HASH = "hashtextextended(q.rk, hashtextextended(q.pk, 0))"
+
+VERSION_NUMBER = f"hashtextextended({{pk}}, {{tid}}) & {VERSIONS - 1}"
+"""The number of the sequence of a partition."""
 
 _ROWS = """unnest(tids, pks, rks, stamps, marks, shorts, documents, groups)
           AS q (tid, pk, rk, ticks, marks, short, document, group_number)
@@ -151,6 +165,13 @@ BEGIN
     END IF;
     RETURN;
   END IF;
+  -- Count before the write, and after the transaction has its number: a reader of the count can
+  -- then wait for the end of this transaction.
+  PERFORM pg_current_xact_id();
+  PERFORM nextval(('partita.version_' || v.number)::regclass) FROM (
+    SELECT DISTINCT {VERSION_NUMBER.format(pk="q.pk", tid="q.tid")} AS number
+      FROM unnest(tids, pks) AS q (tid, pk)
+  ) v;
   IF groups IS NULL THEN
     {_STORE}
   ELSE

@@ -13,8 +13,6 @@ recorded, the shard changes its rows under the exclusive lock of the range, and 
 who meets an unfinished job finishes it or takes it back.
 """
 
-from partita.scaleout.schema.locks import RANGE_LOCKS
-
 FLEET_TABLES = """
 CREATE TABLE partita.shard (
   id int PRIMARY KEY, name text COLLATE "C" NOT NULL UNIQUE, url text,
@@ -37,7 +35,7 @@ INSERT INTO partita.shard (id, name, identity, version)
 """A new database is a fleet of one: the catalog and its only shard."""
 TABLES = FLEET_TABLES
 
-FUNCTIONS = f"""
+FUNCTIONS = """
 -- Give a range to this shard, for example the first range of a new table.
 CREATE OR REPLACE FUNCTION partita.own_range_1(
   range_id int, of_tid bigint, from_lo text, to_hi text, range_epoch bigint) RETURNS void
@@ -72,45 +70,14 @@ BEGIN
 END
 $$;
 
--- Remove a table from the catalog. Its ranges on other shards stay, without an owner (state d),
--- until these have closed them; return their shards, NULL if there are none. Return no row if the
--- table does not exist.
-CREATE OR REPLACE FUNCTION partita.drop_table_2(of_account int, of_folded text)
-RETURNS TABLE (tid bigint, at_version bigint, shard int)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-DECLARE
-  dropped bigint;
-  changed bigint;
-BEGIN
-  DELETE FROM partita.tables WHERE account_id = of_account AND folded = of_folded
-    RETURNING id INTO dropped;
-  IF dropped IS NULL THEN RETURN; END IF;
-  PERFORM pg_advisory_xact_lock({RANGE_LOCKS}, r.id)
-    FROM (SELECT id FROM partita.range_own WHERE tid = dropped ORDER BY id) r;
-  DELETE FROM partita.range_own WHERE tid = dropped;
-  DELETE FROM partita.range WHERE tid = dropped AND shard = 0;
-  UPDATE partita.range SET state = 'd' WHERE tid = dropped;
-  changed := partita.catalog_changed_1();
-  INSERT INTO partita.dropped_table (tid, version) VALUES (dropped, changed);
-  RETURN QUERY SELECT dropped, changed, s.shard
-    FROM (SELECT 1) one LEFT JOIN (
-      SELECT DISTINCT r.shard FROM partita.range r WHERE r.tid = dropped) s ON true;
-END
-$$;
-
--- On a shard: close all ranges of a dropped table, once no transaction writes to them. Its entities
--- are removed later.
+-- The same as close_ranges_1, for front ends of version 1.5 of the schema and earlier.
 CREATE OR REPLACE FUNCTION partita.close_table_1(of_tid bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock({RANGE_LOCKS}, r.id)
-    FROM (SELECT id FROM partita.range_own WHERE tid = of_tid ORDER BY id) r;
-  DELETE FROM partita.range_own WHERE tid = of_tid;
-  INSERT INTO partita.dropped_table (tid, version) VALUES (of_tid, 0) ON CONFLICT DO NOTHING;
+  PERFORM partita.close_ranges_1(of_tid, 't', partita.ticks_1());
 END
 $$;
-"""  # noqa: S608 - the number of locks
+"""
 
 PRIVILEGES = {
     "shard": "SELECT",

@@ -1,11 +1,13 @@
 """Queues and their messages.
 
-    queue          account_id, name, id, …       a cleared queue gets a new id
-    message        queue_id, sequence, nonce, …  in order of visibility by an index
-    dropped_queue  id                            whose messages are still being removed
+    queue          account_id, name, tid, …      in the catalog; a cleared queue gets a new number
+    message        queue_id, sequence, nonce, …  on the shard of the queue's range, by its number;
+                                                 in order of visibility by an index
+    dropped_queue  id                            whose messages are still being removed here
 
 Nothing counts messages: a row that every put and delete updates would make them wait for each
-other. A queue is found by its name inside each statement, so no front end can use an old id.
+other. Every statement names the range of its queue (`schema.kinds`), so that no front end can use
+an old number, or a shard that does not have the queue any more.
 """
 
 TABLES = """

@@ -18,12 +18,13 @@ from partita.scaleout.schema import (
     entities,
     fleet,
     heat,
+    kinds,
     messages,
     tagged_blobs,
 )
 
 MAJOR = 1
-MINOR = 4
+MINOR = 6
 
 UPGRADES: Mapping[int, str] = MappingProxyType(
     {
@@ -31,6 +32,8 @@ UPGRADES: Mapping[int, str] = MappingProxyType(
         1: entities.REMOVED_TABLES,
         2: fleet.FLEET_TABLES,
         3: blobs.UPGRADE,
+        4: entities.VERSION_SEQUENCES,
+        5: kinds.KIND_TABLES,
     }
 )
 """By minor version: the statements that change the tables from it to the next one."""
@@ -40,7 +43,7 @@ PASSES: Mapping[int, Callable[[Any], Awaitable[None]]] = MappingProxyType(
 )
 """What a step does to the rows after its statements, with the connection of the transaction."""
 
-PARTS = (catalog, entities, messages, blobs, copying, heat, fleet, control)
+PARTS = (catalog, entities, messages, blobs, copying, heat, fleet, control, kinds)
 VERSION_TABLE = """
 CREATE TABLE partita.schema_version (
   id int PRIMARY KEY CHECK (id = 1), major int NOT NULL, minor int NOT NULL

@@ -17,8 +17,11 @@ from partita.policies import Policy
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.catalog.ranges import Range
-from partita.scaleout.connections.link import Link, busy
+from partita.scaleout.catalog.staleness import STALE, Patience, Stale
+from partita.scaleout.connections.link import Link
+from partita.scaleout.tables import throttles
 from partita.scaleout.tables.bounds import numbered, where_of
+from partita.scaleout.tables.learned import PartitionIndexes
 from partita.scaleout.tables.places import Places
 from partita.scaleout.tables.scan import (
     CANDIDATES_MIN,
@@ -26,10 +29,11 @@ from partita.scaleout.tables.scan import (
     LookEnds,
     Part,
     Selection,
+    read_learned,
     read_part,
-    read_selected,
 )
-from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale
+from partita.scaleout.tables.throttles import Throttles
+from partita.scaleout.tables.trips import Change, Found, Read, Refused, Row
 from partita.scaleout.tables.turns import Turns
 from partita.tables import limits
 from partita.tables.engine import table_not_found
@@ -48,12 +52,6 @@ from partita.tables.store import Decide, Expected, Statistics, Table
 
 KEY_BYTES_MAX = 2600
 """Both keys together, in UTF-8: a row of the index holds 2,704 bytes."""
-REPEAT_SECONDS_MAX = 5.0
-"""How long a call is repeated while ranges are changed, or others change the same entities, ..."""
-PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.002, 0.05
-"""... with these pauses in between, ..."""
-REPEATS_AT_ONCE = 8
-"""... except for the first of these."""
 UNCOUNTED_SECONDS_MAX = 0.02
 """A filtered page that took longer counts what it has examined."""
 
@@ -74,14 +72,22 @@ class PostgresTableStore:
     """A TableStore of one account."""
 
     def __init__(
-        self, account_id: int, catalog: Catalog, clock: FleetClock, places: Places
+        self,
+        account_id: int,
+        catalog: Catalog,
+        clock: FleetClock,
+        places: Places,
+        *,
+        front_ends: Callable[[], int] = lambda: 1,
     ) -> None:
+        self._throttles = Throttles(clock.clock, front_ends)
         self._account_id = account_id
         self._catalog = catalog
         self._clock = clock
         self._places = places
         self._turns = Turns()
         self._look_ends = LookEnds(clock.clock)
+        self._indexes = PartitionIndexes()
 
     async def close(self) -> None:
         """Do nothing: the connections belong to the fleet."""
@@ -90,6 +96,10 @@ class PostgresTableStore:
 
     async def find_table(self, name: str) -> Table | None:
         return await self._catalog.find_table(self._account_id, name)
+
+    def known_table(self, name: str) -> Table | None:
+        """Find a table without asking the database; it may have been dropped."""
+        return self._catalog.known_table(self._account_id, name)
 
     async def create_table(self, name: str) -> Table:
         return await self._catalog.create_table(self._account_id, name)
@@ -116,9 +126,23 @@ class PostgresTableStore:
 
     # Entities
 
+    def _charge(self, table: Table, partition_key: str, entities: int) -> None:
+        """Raise ServerBusy if an operator has limited the partition, and it is above that."""
+        value = self._catalog.known_setting(self._account_id, throttles.SETTING)
+        if value is not None:
+            self._throttles.charge(value, table.name, partition_key, entities)
+
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
         partition_key, row_key = key
-        (found,) = await self._read(table, partition_key, (row_key,))
+        self._charge(table, partition_key, 1)
+        range_ = self._catalog.range_of(table.id, partition_key)
+        answer: Found | Stale = STALE
+        if range_ is not None:
+            item = Read(range_, table.id, partition_key, (row_key,))
+            answer = await self._places.of(range_).trips.read(item)
+        if answer is STALE:
+            answer = await self._read(table, partition_key, (row_key,))
+        (found,) = answer
         return None if found is None else stored_entity(partition_key, row_key, *found)
 
     async def change(  # noqa: PLR0913 - see TableStore
@@ -134,6 +158,7 @@ class PostgresTableStore:
     ) -> Sequence[Entity | None]:
         for row_key in row_keys:
             _check_key_bytes(partition_key, row_key)
+        self._charge(table, partition_key, len(row_keys))
         draft = _Draft(table, partition_key, row_keys, decide, is_long=is_long)
         expectations = expected() if expected is not None else [None]
         if None not in expectations:
@@ -223,7 +248,7 @@ class PostgresTableStore:
 
     # Ranges of keys
 
-    async def _renewed(self, table: Table, partition_key: str, patience: "Patience") -> Range:
+    async def _renewed(self, table: Table, partition_key: str, patience: Patience) -> Range:
         """Ask the catalog which range has a key now; raise if the table was dropped."""
         await patience.wait("stale")
         found = await self._catalog.renewed(self._account_id, table)
@@ -241,18 +266,23 @@ class PostgresTableStore:
             # Another front end may have dropped the table: the database must be asked.
             await self._scan_part(table, KeyRange(), Budget(1, limits.PAGE_BYTES_MAX), None)
             return Page([])
+        only = span.single_partition()
+        if only is not None:
+            self._charge(table, only, 1)
         selection = None if residual is None else Selection(residual)
         started = self._clock.clock.monotonic()
         deadline = started + limits.PAGE_SECONDS_MAX
         found: list[Entity] = []
         room, examined = limits.PAGE_BYTES_MAX, 0
         uncounted: list[Part] = []
+        index = ""
         rest: KeyRange | None = span
         wanted = limit + 1
         while rest is not None:
             part, rest = await self._scan_part(table, rest, Budget(wanted, room), selection)
             found += part.entities
             examined += part.examined
+            index = index or part.learned
             if part.uncounted is not None:
                 uncounted.append(part)
             room -= sum([len(entity.document) for entity in part.entities])
@@ -261,14 +291,16 @@ class PostgresTableStore:
             wanted = limit + 1 - len(found)
             if selection is not None:
                 wanted = max(wanted, CANDIDATES_MIN)
+        if only is not None:
+            self._throttles.owe(table.name, only, len(found))
         if uncounted and self._clock.clock.monotonic() - started > UNCOUNTED_SECONDS_MAX:
             examined += await self._count(table, uncounted)
             uncounted = []
         is_counted = not uncounted
         if len(found) > limit:
             examined = examined if selection else limit
-            return Page(found[:limit], found[limit].key, examined, is_counted)
-        return Page(found, None if rest is None else rest.lower, examined, is_counted)
+            return Page(found[:limit], found[limit].key, examined, is_counted, index)
+        return Page(found, None if rest is None else rest.lower, examined, is_counted, index)
 
     async def _count(self, table: Table, parts: Sequence[Part]) -> int:
         """Return how many entities were looked at that `examined` of these parts leaves out."""
@@ -287,8 +319,15 @@ class PostgresTableStore:
         async def read(link: Link, range_: Range, here: KeyRange) -> Part | Stale:
             if selection is None:
                 return await read_part(link, table.id, range_, here, budget)
-            return await read_selected(
-                link, table.id, range_, here, budget, selection=selection, ends=self._look_ends
+            return await read_learned(
+                link,
+                table.id,
+                range_,
+                here,
+                budget,
+                selection=selection,
+                ends=self._look_ends,
+                indexes=self._indexes,
             )
 
         part, rest = await self._in_first_range(table, span, read)
@@ -407,26 +446,6 @@ class _Draft:
             document = pack_document(entity.ticks, entity.document)
             rows.append(Row(row_key, expectation, marks, short, document))
         return entities, rows
-
-
-class Patience:
-    """How long a call is repeated that others prevent."""
-
-    # Of the class: every call has its patience, and nearly none needs it.
-    _count = 0
-    _pause = PAUSE_SECONDS_MIN
-    _waited = 0.0
-
-    async def wait(self, reason: str) -> None:
-        """Wait before the next attempt; raise StoreBusyError if there were enough."""
-        self._count += 1
-        if self._count <= REPEATS_AT_ONCE:
-            return
-        if self._waited >= REPEAT_SECONDS_MAX:
-            raise busy(reason)
-        await asyncio.sleep(self._pause)
-        self._waited += self._pause
-        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
 
 def _check_key_bytes(partition_key: str, row_key: str) -> None:

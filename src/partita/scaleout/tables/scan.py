@@ -2,26 +2,31 @@
 
 Each part of a page comes from one range, in one statement that has the fence, and never leaves the
 range. The continuation is the next key, and nothing else: any front end can go on with it. A
-filtered part looks at a limited number of entities, of which the database rules out what it can.
+filtered part looks at a limited number of entities, of which the database rules out what it can; in
+a partition that is asked again, it reads only those that a learned index has found.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
+from partita.errors import PartitaError
 from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.catalog.staleness import STALE, Stale
 from partita.scaleout.connections.link import Link
-from partita.scaleout.tables import dialect
+from partita.scaleout.tables import dialect, learned
 from partita.scaleout.tables.bounds import numbered, where_of
-from partita.scaleout.tables.trips import STALE, Stale
+from partita.scaleout.tables.learned import PartitionIndexes
 from partita.tables import pushdown
 from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import Entity, EntityKey, stored_entity
 from partita.tables.filters import Filter, Predicate, compile_filter, names_in
 from partita.tables.paging import KeyRange, after
+from partita.tables.reading.learned_index import Candidates, conditions_of
 from partita.ticks import Clock
 
 LOOK_ENTITIES_MAX = 12_000
@@ -130,6 +135,8 @@ class Part(NamedTuple):
     """What of the span was not read; None: it was read to its end."""
     uncounted: KeyRange | None = None
     """The keys that were looked at, if the entities were not counted."""
+    learned: str = ""
+    """The property whose learned index found the entities, if one did."""
 
 
 class Selection:
@@ -139,6 +146,8 @@ class Selection:
         self._residual = residual
         self._matches: Predicate = compile_filter(residual)
         self._decode = _decoder_of(names_in(residual))
+        self.conditions = conditions_of(residual)
+        """What an index can find."""
 
     def condition(self, link: Link) -> pushdown.Sql:
         by_bytes = link.facts.sorts_by_bytes
@@ -212,6 +221,64 @@ async def read_selected(  # noqa: PLR0913 - as read_part, and what to select
     if rest is None:
         return Part(entities, len(candidates), None, span)
     return Part(entities, LOOK_ENTITIES_MAX, rest)
+
+
+async def read_learned(  # noqa: PLR0913 - as read_selected
+    link: Link,
+    tid: int,
+    range_: Range,
+    span: KeyRange,
+    budget: Budget,
+    *,
+    selection: Selection,
+    ends: LookEnds,
+    indexes: PartitionIndexes,
+) -> Part | Stale:
+    """Select entities by a learned index if one helps; else as `read_selected`, and learn."""
+    partition_key = span.single_partition()
+    place = tid, partition_key or ""
+    whole = KeyRange.of_partition(partition_key or "")
+    # A range of row keys may be so short that reading it is cheaper.
+    is_learned = bool(selection.conditions) and partition_key is not None
+    is_learned = is_learned and span.upper == whole.upper
+    candidates = indexes.find(link, range_, place, selection.conditions) if is_learned else None
+    if candidates is not None:
+        rows = await indexes.read(
+            link, range_, span, place, candidates, limit=budget.entities, bytes_max=budget.bytes
+        )
+        if rows is not None:
+            return _part_of(rows, span, budget, selection, candidates) if rows else STALE
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    part = await read_selected(link, tid, range_, span, budget, selection=selection, ends=ends)
+    is_slow = clock() - started >= learned.SCAN_SECONDS_MIN
+    if is_learned and is_slow and span == whole and part is not STALE:
+        with contextlib.suppress(PartitaError):  # the page is complete
+            await indexes.learn(link, range_, place, selection.conditions[0].name)
+    return part
+
+
+def _part_of(
+    rows: Sequence[Any],
+    span: KeyRange,
+    budget: Budget,
+    selection: Selection,
+    candidates: Candidates,
+) -> Part:
+    """Return the part of a page that was read by an index."""
+    index = candidates.index
+    if rows[0]["pk"] is None:
+        return Part([], 0, None, learned=index.name)
+    if candidates.is_exact:
+        entities = [stored_entity(*row[:4]) for row in rows]
+    else:
+        entities = selection.select([row[:4] for row in rows])
+        if candidates.alone is not None and len(entities) == candidates.count:
+            index.exact.add(candidates.alone)
+    is_cut = len(rows) == budget.entities or _size_of(rows) >= budget.bytes
+    return Part(
+        entities, len(rows), _behind(span, rows[-1]) if is_cut else None, learned=index.name
+    )
 
 
 def _size_of(rows: Sequence[Any]) -> int:

@@ -7,15 +7,17 @@ each other in a circle.
 """
 
 import asyncio
-import enum
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from partita.errors import PartitaError
 from partita.metrics.store_meter import StoreMeter
 from partita.metrics.waits import WAITS
 from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.catalog.staleness import STALE, Stale
 from partita.scaleout.connections.lane import TRIP_BYTES_MAX, Lane
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.pool import Pool
@@ -66,16 +68,7 @@ _LOCKED = "55P03"
 """Another session has had the lock of a row for long."""
 
 
-class Stale(enum.Enum):
-    """The answer for a range that was changed: refresh the catalog."""
-
-    STALE = enum.auto()
-
-
-STALE: Final = Stale.STALE
-
-
-class Read(NamedTuple):
+class Read(msgspec.Struct, frozen=True, gc=False):
     """Entities of one partition to read."""
 
     range: Range
@@ -216,15 +209,17 @@ async def _in_halves(
 
 async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale | PartitaError]":
     """Read all entities of the items in one snapshot."""
-    ranges = {(item.range.id, item.range.epoch) for item in items}
-    tids: list[int] = []
-    partition_keys: list[str] = []
-    row_keys: list[str] = []
-    for item in items:
-        for row_key in item.row_keys:
-            tids.append(item.tid)
-            partition_keys.append(item.partition_key)
-            row_keys.append(row_key)
+    # Most reads of a trip have the range of their neighbour, and one key.
+    ranges = {
+        (each.id, each.epoch) for each in {id(item.range): item.range for item in items}.values()
+    }
+    row_keys = [row_key for item in items for row_key in item.row_keys]
+    if len(row_keys) == len(items):
+        tids = [item.tid for item in items]
+        partition_keys = [item.partition_key for item in items]
+    else:
+        tids = [item.tid for item in items for _ in item.row_keys]
+        partition_keys = [item.partition_key for item in items for _ in item.row_keys]
     try:
         keys = _array(tids), *_texts(partition_keys, row_keys)
         if len(ranges) == 1:

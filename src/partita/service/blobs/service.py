@@ -37,7 +37,7 @@ from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account, Accounts
 from partita.service.accounts.blob_events import CREATED, DELETED, BlobEvent
-from partita.service.accounts.respond import AuthorizedRequest, Front, read_only
+from partita.service.accounts.respond import NOTHING_USUAL, AuthorizedRequest, Front, read_only
 from partita.service.auth import sas as permissions
 from partita.service.auth import shared_key
 from partita.service.auth.browser_guard import EVERY_HOST
@@ -66,7 +66,7 @@ class BlobService:
     name = "blob"
     default_version = DEFAULT_VERSION
     allows_anonymous = True
-    read_now = None
+    usual = NOTHING_USUAL
 
     def __init__(
         self,

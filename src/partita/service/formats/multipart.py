@@ -65,6 +65,10 @@ _CONTENT_ID = re.compile(r"[0-9]{1,9}")
 REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
+Head = tuple[str, str, str, dict[str, str], frozenset[str]]
+"""Method, path, query, headers, and the names of those that are repeated."""
+
+
 def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequest:
     """Parse the requests of a batch.
 
@@ -226,22 +230,41 @@ def _read_request(body: bytes, content: Span, root_path: str) -> tuple[Request, 
     while start < end and body[start] in (_CR, _LF):
         start += 1
     head, rest = _cut_head(body, Span(start, end))
-    method, path, query, headers, repeated = _read_head(head, root_path)
+    read = _read_insert_head if head.startswith(b"POST ") else _read_head
+    method, path, query, headers, repeated = read(head, root_path)
     text = body[rest.start : rest.end].strip(b"\r\n")
     return Request(method, path, query, headers, text, repeated=repeated), rest.start
 
 
 @lru_cache(maxsize=256)
-def _read_head(head: bytes, root_path: str) -> tuple[str, str, str, dict[str, str], frozenset[str]]:
-    """Parse request line and headers; they are equal for all inserts of a batch."""
-    line, *header_lines = _head_lines(head)
+def _read_insert_head(head: bytes, root_path: str) -> Head:
+    """Parse a head that has no keys; equal heads have the same headers, others have others."""
+    line, _, fields = head.partition(b"\n")
+    return *_read_line(line, root_path), *_parse_fields(fields)
+
+
+def _read_head(head: bytes, root_path: str) -> Head:
+    """Parse a head whose address has keys: only its headers are those of other changes."""
+    line, _, fields = head.partition(b"\n")
+    return *_read_line(line, root_path), *_read_fields(fields)
+
+
+def _read_line(first: bytes, root_path: str) -> tuple[str, str, str]:
+    line = _text_of(first.removesuffix(b"\r"))
     method, _, rest = line.partition(" ")
     address, _, version = rest.rstrip().rpartition(" ")
     address = address.strip()
     if version not in _VERSIONS or not address or not _METHOD.fullmatch(method):
         raise _malformed("A part of the batch does not start with a request line.")
-    path, query = _split_address(address, root_path)
-    return method, path, query, *_parse_headers(header_lines)
+    return method, *_split_address(address, root_path)
+
+
+def _parse_fields(fields: bytes) -> tuple[dict[str, str], frozenset[str]]:
+    lines = _head_lines(fields)
+    return _parse_headers([] if lines == [""] else lines)
+
+
+_read_fields = lru_cache(maxsize=256)(_parse_fields)
 
 
 def _cut_head(body: bytes, part: Span) -> tuple[bytes, Span]:
@@ -256,11 +279,14 @@ def _cut_head(body: bytes, part: Span) -> tuple[bytes, Span]:
 
 
 def _head_lines(head: bytes) -> list[str]:
-    head = head.replace(b"\r\n", b"\n").rstrip(b"\r\n")
+    return _text_of(head.replace(b"\r\n", b"\n").rstrip(b"\r\n")).split("\n")
+
+
+def _text_of(head: bytes) -> str:
     if len(head.translate(None, _CONTROLS)) != len(head):
         raise _malformed("Remove the control character from the headers of a part.")
     try:
-        return head.decode().split("\n")
+        return head.decode()
     except UnicodeDecodeError:
         raise _malformed("The headers of a part are not UTF-8.") from None
 

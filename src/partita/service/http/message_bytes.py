@@ -313,14 +313,17 @@ def encode_head(response: Response, server_lines: bytes, connection: bytes) -> b
     status = response.status
     line = STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     headers = response.headers
-    text = "\r\n".join([*map(": ".join, headers), ""])
-    # Counting is cheaper than checking each value: one CR and one LF per line, or a value has one.
-    if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
-        text = "".join(f"{name}: {value}\r\n" for name, value in sanitised_headers(headers))
+    lines = list(map(": ".join, headers))
+    whole = "".join(lines)
+    # A search in all of them is cheaper than one in each value.
+    if "\n" in whole or "\r" in whole or "\0" in whole:
+        lines = [f"{name}: {value}" for name, value in sanitised_headers(headers)]
+    lines.append("")
+    text = "\r\n".join(lines)
     # The length in a 304 would be that of the body that is not sent: omit it.
     download = response.download
     count = len(response.body) if download is None else download.length
-    length = b"\r\n" if status == 304 else b"Content-Length: %d\r\n\r\n" % count
+    length = b"\r\n" if status == 304 else f"Content-Length: {count}\r\n\r\n".encode()
     return b"".join((line, server_lines, text.encode("latin-1", "replace"), connection, length))
 
 

@@ -10,7 +10,7 @@ from partita.queues.message import Message
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account
-from partita.service.accounts.respond import AuthorizedRequest, read_only
+from partita.service.accounts.respond import NOTHING_USUAL, AuthorizedRequest, read_only
 from partita.service.auth.sas import Sas
 from partita.service.formats.error_wire import encode_error
 from partita.service.http.request import Request, Response
@@ -29,7 +29,7 @@ class QueueService:
     name = "queue"
     default_version = DEFAULT_VERSION
     allows_anonymous = False
-    read_now = None
+    usual = NOTHING_USUAL
 
     async def policies(self, account: Account, sas: Sas) -> Sequence[Policy]:
         try:

@@ -6,6 +6,7 @@ each part of a batch.
 
 import asyncio
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 import msgspec
@@ -21,10 +22,11 @@ from partita.errors import (
     UnavailableError,
     UsageError,
 )
+from partita.heat.meter import END as HEAT_END
 from partita.heat.meter import READ as HEAT_READ
 from partita.heat.meter import SCAN as HEAT_SCAN
 from partita.heat.meter import WRITE as HEAT_WRITE
-from partita.heat.meter import Meter
+from partita.heat.meter import Key, Meter
 from partita.policies import Policy
 from partita.refusals import body_too_large, invalid_input, not_found
 from partita.service.accounts import service_documents
@@ -58,6 +60,7 @@ from partita.service.tables.calls import (
     SetTableProperties,
 )
 from partita.service.tables.point_reads import read_point
+from partita.service.tables.usual_writes import begin_write
 from partita.service.tables.wire import (
     Batch,
     Resource,
@@ -100,7 +103,7 @@ class TableService:
     name = "table"
     default_version = DEFAULT_VERSION
     allows_anonymous = False
-    read_now = staticmethod(read_point)
+    usual = MappingProxyType({"GET": read_point, "POST": begin_write, "PUT": begin_write})
 
     def __init__(self, accounts: Accounts, clock: Clock) -> None:
         self._accounts = accounts
@@ -174,8 +177,7 @@ class TableService:
                 authorized.request.observe().query = Queried(
                     chosen, page.examined, len(page.entities), page.is_counted
                 )
-                is_copied = call.level is Level.MINIMAL and call.select is None
-                count = 0 if is_copied else sum(len(each.document) for each in page.entities) // 64
+                count = answers.items_to_print(page, call)
                 response = await computed(count, answers.page_answer, page, call, root, name)
                 if authorized.request.headers.get("x-partita-explain") == "true":
                     examined = await _examined(tables, call, chosen, page)
@@ -185,7 +187,7 @@ class TableService:
                     if places := await _places(tables, call.table, chosen):
                         response.headers.append(("x-partita-ranges", places))
                 kind = HEAT_SCAN if chosen.kind in _SCANS else HEAT_READ
-                first, last = _read_range(chosen.span.lower, call.start, page)
+                first, last = _read_range(chosen, call.start, page)
                 entities = max(len(page.entities), page.examined)
                 meter.span(call.table, first, last, kind, entities, len(response.body))
                 return response
@@ -419,11 +421,12 @@ def _as_granted(call: Change, grant: Grant) -> Change:
     return msgspec.structs.replace(call, preference=None)
 
 
-def _read_range(
-    lower: EntityKey, start: EntityKey | None, page: Page
-) -> tuple[EntityKey, EntityKey]:
+def _read_range(chosen: plan.Plan, start: EntityKey | None, page: Page) -> tuple[Key, Key]:
     """Return the first and the last key that a page was read from, as far as they are known."""
-    first = start or lower
+    first = start or chosen.span.lower
+    if chosen.kind in _SCANS and len(page.entities) <= 1:
+        # What it found, if anything, is not where it has read.
+        return first, page.continuation or chosen.span.upper or HEAT_END
     if first == FIRST and page.entities:
         first = page.entities[0].key
     if page.continuation is not None:

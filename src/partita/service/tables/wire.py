@@ -51,6 +51,7 @@ from partita.tables.entity import (
     check_table_name,
     decode_flat,
     is_system_table,
+    key_of_pair,
     parse_body,
     parse_object,
     refuse_repeated_members,
@@ -409,7 +410,7 @@ def _decode_insert(table: str, content: bytes) -> Insert:
             facts={"table": table},
             hint="Give PartitionKey and RowKey in an insert.",
         )
-    return Insert(EntityKey(body.partition_key, body.row_key), body.properties)
+    return Insert(key_of_pair((body.partition_key, body.row_key)), body.properties)
 
 
 def read_body(body: bytes, *, is_insert: bool = True) -> EntityBody:

@@ -68,7 +68,8 @@ def _execute(
 
 def _execute_alone(connection: Connection, statement: Executable) -> None:
     """Execute a statement that no transaction may contain, such as VACUUM."""
-    compiled = str(statement.compile(connection.engine))  # type: ignore[attr-defined]
+    literal = {"literal_binds": True}
+    compiled = str(statement.compile(connection.engine, compile_kwargs=literal))  # type: ignore[attr-defined]
     if connection.dialect.name != "sqlite":
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(statement)
         return

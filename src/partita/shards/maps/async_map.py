@@ -79,17 +79,29 @@ class AsyncShardMap:
         idempotent: bool = False,
         **options: Any,
     ) -> T: ...
+    @overload
     async def run(
         self,
         key: Any,
-        fn: Callable[[Any], Awaitable[T]],
-        *,
+        fn: Callable[..., Awaitable[T]],
+        argument: Any,
+        *arguments: Any,
+        retry: AnyPolicy | None = None,
+        idempotent: bool = False,
+        **options: Any,
+    ) -> T: ...
+    async def run(
+        self,
+        key: Any,
+        fn: Callable[..., Awaitable[T]],
+        *arguments: Any,
         retry: AnyPolicy | None = None,
         idempotent: bool = False,
         **options: Any,
     ) -> T:
-        """Await `fn(session)` in a routed transaction, commit, and return the result of `fn`."""
-        return await arun(self._map, key, fn, retry=retry, idempotent=idempotent, **options)
+        """Await `fn(session, *arguments)` in a routed transaction, commit, return its result."""
+        given = {"retry": retry, "idempotent": idempotent, **options}
+        return await arun(self._map, key, fn, *arguments, **given)
 
     def fan_out(self, statement: Executable, **options: Unpack[FanOutOptions]) -> AsyncFanOutResult:
         """Run a SELECT on many shards and return their rows for `async for`."""

@@ -87,9 +87,15 @@ def resolve(shard_map: OpenMap, given: Any) -> Mapping:
     )
 
 
-def forget(shard_map: OpenMap, mapping: Mapping) -> None:
-    """Remove a mapping from the cache."""
-    shard_map.cache.remove(mapping.id)
+def forget(shard_map: OpenMap, mapping: Any) -> None:
+    """Remove mappings from the cache: one itself, those of a range, or that of a key."""
+    if isinstance(mapping, Mapping):
+        shard_map.cache.remove(mapping.id)
+        return
+    keys = shard_map.encode_given(mapping)
+    for cached in shard_map.cache.mappings():
+        if keys.intersects(cached.key_range):
+            shard_map.cache.remove(cached.id)
 
 
 def load(shard_map: OpenMap) -> None:
@@ -101,10 +107,15 @@ def mappings(
     shard_map: OpenMap,
     range: Any = None,  # noqa: A002 - the domain's word
     *,
-    shard: Shard | None = None,
+    shard: Where | None = None,
 ) -> list[Mapping]:
-    """Return all mappings, or those that hold keys of a range or belong to a shard, in order."""
-    wanted = KeyRange() if range is None else shard_map.encode_range(range)
+    """Return all mappings, or those that hold keys of a range or belong to a shard, in order.
+
+    The range may be a single key, or a mapping.
+    """
+    wanted = KeyRange() if range is None else shard_map.encode_given(range)
+    if shard is not None and not isinstance(shard, Shard):
+        shard = get_shard(shard_map, shard)
 
     def read(connection: Connection) -> list[Mapping]:
         _check_exists(shard_map, connection)

@@ -96,7 +96,7 @@ def update_mapping(
     shard_map: OpenMap,
     mapping: Any,
     *,
-    shard: Shard | None = None,
+    shard: Where | None = None,
     status: MappingStatus | None = None,
     token: str | None = None,
 ) -> Mapping:
@@ -107,6 +107,8 @@ def update_mapping(
     error between the two it is offline on its old shard.
     """
     found = lookups.resolve(shard_map, mapping)
+    if shard is not None and not isinstance(shard, Shard):
+        shard = lookups.get_shard(shard_map, shard)
     if found.is_online and shard is not None and shard != found.shard and status is not None:
         _check_target(shard_map, found, shard)
         found = set_offline(shard_map, found, token=token)

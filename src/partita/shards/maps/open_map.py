@@ -107,6 +107,14 @@ class OpenMap:
         """Return the argument of create_mapping() and mappings() in bytes."""
         return encode_range(checked_range(given), self.key_type)
 
+    def encode_given(self, given: Any) -> KeyRange:
+        """Return the keys of a mapping, of a range, or a single key, in bytes."""
+        if isinstance(given, Mapping):
+            return given.key_range
+        if isinstance(given, Range):
+            return self.encode_range(given)
+        return KeyRange.point(self.encode_key(given))
+
     def encode_ranges(self, many: Iterable[Any]) -> list[KeyRange]:
         """Return the argument of create_mappings() in bytes."""
         # A text is a sequence of letters, each of which would become a key.

@@ -102,14 +102,14 @@ class Recovery:
         """Make the global catalog and the local catalog of the shard equal.
 
         `keep="local"` maps the keys of the local catalog to the shard, and takes them from other
-        shards; with `only` (ranges or keys) just these keys, and the global catalog is kept for
-        the rest. `keep="global"` corrects the local catalog; with `only` just for these keys, and
-        while other keys differ, the shard refuses changes.
+        shards; with `only` (mappings, ranges or keys) just these keys, and the global catalog is
+        kept for the rest. `keep="global"` corrects the local catalog; with `only` just for these
+        keys, and while other keys differ, the shard refuses changes.
         """
         check_choice("keep", keep, ("global", "local"))
         listed = None if only is None else list(only)
         maps = [
-            (one, FULL if listed is None else [one.encode_range(keys) for keys in listed])
+            (one, FULL if listed is None else [_encoded(one, keys) for keys in listed])
             for one in self._maps_at(where, shard_map)
         ]
         for one, wanted in maps:
@@ -368,6 +368,10 @@ class Recovery:
         touched = _touching([row for row, _ in pairs], local_rows)
         rows = [row for row, _ in pairs if row.shard_id == shard.id or row.id in touched]
         return rows, {row.id: shard_map.shard_of(row) for row in shards}
+
+
+def _encoded(shard_map: ShardMap, keys: object) -> KeyRange:
+    return keys.key_range if isinstance(keys, Mapping) else shard_map.encode_range(keys)
 
 
 def _touching(rows: Sequence[MappingRow], local_rows: Sequence[MappingRow]) -> set[str]:

@@ -116,16 +116,27 @@ def run(
     idempotent: bool = False,
     **options: Any,
 ) -> T: ...
+@overload
 def run(
     shard_map: RoutedMap,
     key: Any,
-    fn: Callable[[Any], T],
-    *,
+    fn: Callable[..., T],
+    argument: Any,
+    *arguments: Any,
+    retry: AnyPolicy | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> T: ...
+def run(
+    shard_map: RoutedMap,
+    key: Any,
+    fn: Callable[..., T],
+    *arguments: Any,
     retry: AnyPolicy | None = None,
     idempotent: bool = False,
     **options: Any,
 ) -> T:
-    """Call `fn(session)` in a routed transaction, commit, and return the result of `fn`.
+    """Call `fn(session, *arguments)` in a routed transaction, commit, and return its result.
 
     Each attempt has a session of its own. InDoubtError means that the answer to the commit was
     lost; with `idempotent=True` the work is repeated instead.
@@ -136,7 +147,7 @@ def run(
         session = make(key, **attempts.session_options)
         try:
             with session:
-                outcome = fn(session)
+                outcome = fn(session, *arguments)
                 _check_outcome(outcome)
                 session.commit()
                 return outcome
@@ -168,23 +179,34 @@ async def arun(
     idempotent: bool = False,
     **options: Any,
 ) -> T: ...
+@overload
 async def arun(
     shard_map: RoutedMap,
     key: Any,
-    fn: Callable[[Any], Awaitable[T]],
-    *,
+    fn: Callable[..., Awaitable[T]],
+    argument: Any,
+    *arguments: Any,
+    retry: AnyPolicy | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> T: ...
+async def arun(
+    shard_map: RoutedMap,
+    key: Any,
+    fn: Callable[..., Awaitable[T]],
+    *arguments: Any,
     retry: AnyPolicy | None = None,
     idempotent: bool = False,
     **options: Any,
 ) -> T:
-    """Await `fn(session)` in a routed transaction, as `run()` does."""
+    """Await `fn(session, *arguments)` in a routed transaction, as `run()` does."""
     make = async_sessionmaker(shard_map, **options)
     attempts = _Attempts(shard_map, retry or Retry(), idempotent=idempotent)
     while True:
         session = make(key, **attempts.session_options)
         try:
             async with session:
-                work = fn(session)
+                work = fn(session, *arguments)
                 _check_awaitable(work)
                 outcome = await work
                 await session.commit()

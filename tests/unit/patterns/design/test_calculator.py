@@ -232,6 +232,14 @@ def test_a_table_scan_reads_the_copies_too() -> None:
     assert [each.code for each in found.findings][:3] == ["Scan", "HotPartition", "AccountLimit"]
 
 
+def test_a_scan_is_reported_with_its_share_of_entities_and_requests() -> None:
+    found = of_employees(one_employee={"rate": 1_000}, by_email={"rate": 0.01, "returns": 1})
+
+    [scan] = [each for each in found.findings if each.code == "Scan"]
+    # 3,000 of 3,000 + 1,000 + 33 entities, and 3 of 3 + 1,000 + 11 requests
+    assert "74.4% of all entities, in 0.3% of all requests" in scan.message
+
+
 def test_types_that_share_partitions_share_their_target() -> None:
     loads = employees(one_employee={"rate": 1_000}) | {
         "Review": {"entities": 10, "partitions": 100, "access": {"one review": {"rate": 1_000}}}

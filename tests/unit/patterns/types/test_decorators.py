@@ -263,6 +263,7 @@ def test_the_name_of_a_key_field_is_free() -> None:
         ({"a": Annotated[dict[int, int | None], Series("h{}", slots=2)]}, {}, "hold None"),
         ({"a": Annotated[dict[int, int], Series("h{}", slots=0)]}, {}, "1 to 5000 slots"),
         ({"a": Annotated[dict[int, int], Series("h{}", slots=5001)]}, {}, "1 to 5000 slots"),
+        ({"a": Annotated[dict[int, int], Series("h{}", 1, first=-1)]}, {}, "numbered from 0"),
         ({"a": Annotated[dict[int, int], Series("hour", slots=2)]}, {}, "two slots the same name"),
         ({"a": Annotated[dict[int, int], Series("h{:q}", slots=2)]}, {}, "cannot be formatted"),
         ({"a": Annotated[dict[int, int], Series("h{}{}", slots=2)]}, {}, "cannot be formatted"),
@@ -323,6 +324,14 @@ def test_a_value_in_a_blob_has_no_limit() -> None:
     assert found.blob is not None
     assert found.blob.container == "photos"
     assert found.codec.encode(bytes(100_000)) == bytes(100_000)
+
+
+def test_a_single_row_has_252_properties_at_most() -> None:
+    full: dict[str, Any] = {"days": Annotated[dict[int, int], Series("d{}", slots=252, first=1)]}
+    more = full | {"name": str}
+
+    assert declared(full, single_row=True).layout.rows == 1
+    assert refusal_of(more, single_row=True).code == "EntityTooWide"
 
 
 def test_more_rows_than_a_group_writes_are_refused() -> None:

@@ -618,6 +618,42 @@ class TestEnumerations:
 
         assert seen == [(number, 0) for number in range(count)]
 
+    async def test_limits_hold_across_steps(self, state: StateManager) -> None:
+        texts = await state.dictionary("texts", key=str, value=User)
+        keys = [f"{number:04}" for number in range(SCAN_ROWS * 2 + 10)]
+        async with state.transaction() as tx:
+            for key in keys:
+                await texts.set(tx, key, User(key))
+        async with state.snapshot() as snapshot, state.transaction() as tx:
+            for limit in (0, 1, SCAN_ROWS, SCAN_ROWS + 1, len(keys), len(keys) + 1):
+                rows = [(key, User(key)) for key in keys[:limit]]
+                even = [key for key in keys if not int(key) % 2][:limit]
+                for view in (snapshot, tx):
+                    assert [row async for row in texts.items(view, limit=limit)] == rows
+                    assert [key async for key in texts.keys(view, limit=limit)] == keys[:limit]
+                    found = texts.items(view, limit=limit, where=lambda key, _: not int(key) % 2)
+                    assert [key async for key, _ in found] == even
+
+    async def test_a_row_that_was_read_before_is_the_same_object(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as tx:
+            read = await users.get(tx, "ada")
+        async with state.snapshot() as snapshot:
+            rows = {key: value async for key, value in users.items(snapshot)}
+
+        assert rows == {"ada": ADA, "bob": BOB}
+        assert rows["ada"] is read
+
+    async def test_an_ended_transaction_yields_no_further_row(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as tx:
+            rows = users.items(tx)
+            assert await anext(rows) == ("ada", ADA)
+        with pytest.raises(TransactionUseError):
+            await anext(rows)
+
     async def test_an_enumeration_survives_a_clear(self, state: StateManager) -> None:
         numbers = await state.dictionary("numbers", key=int, value=int)
         async with state.transaction() as tx:

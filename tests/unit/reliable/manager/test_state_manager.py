@@ -627,7 +627,7 @@ class Compared(int):
 def kept(state: State) -> int:
     """Return how many entries wait to be discarded, with the rows of a clear that is the next."""
     waiting = len(state._replaced)
-    if waiting and isinstance(cleared := state._replaced[0].kept, Collection):
+    if waiting and isinstance(cleared := state._replaced.first().kept, Collection):
         waiting += len(cleared.generations[0][1].values)
     return waiting
 

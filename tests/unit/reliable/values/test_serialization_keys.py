@@ -91,6 +91,27 @@ def test_a_key_reads_back_with_its_type(drawn: tuple[tuple[object, str, object],
     assert type(again) is type(key)
 
 
+@given(ONE_CASE.flatmap(lambda case: st.tuples(st.just(case), st.lists(case[2], max_size=6))))
+def test_many_keys_are_read_as_each_is(drawn: tuple[tuple[object, str, object], list[Any]]) -> None:
+    (key_type, _, _), keys = drawn
+    codec = key_codec(key_type)
+
+    assert codec.decode_many([codec.encode(key) for key in keys]) == keys
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"\x10a", b"\x10a\0", b"\x10a\0\0\x10b\0\0", b"\x14a\0\0", b"\x10\xff\0\0", b"a\0\0"],
+)
+def test_a_damaged_key_among_others_is_refused(damaged: bytes) -> None:
+    codec = key_codec(str)
+    sound = [codec.encode(key) for key in ("a", "b")]
+
+    for place in range(3):
+        with pytest.raises(DamageError):
+            codec.decode_many([*sound[:place], damaged, *sound[place:]])
+
+
 @given(CASE_AND_KEYS)
 def test_bytes_order_as_keys_do(drawn: tuple[tuple[object, str, object], Any, Any]) -> None:
     (key_type, _, _), first, second = drawn

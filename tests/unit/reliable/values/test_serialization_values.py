@@ -159,6 +159,29 @@ TYPES = st.recursive(st.sampled_from(SCALARS), around, max_leaves=5)
 TYPE_AND_VALUE = TYPES.flatmap(lambda one: st.tuples(st.just(one[0]), one[1]))
 
 
+@given(TYPES.flatmap(lambda one: st.tuples(st.just(one[0]), st.lists(one[1], max_size=4))))
+def test_many_values_are_read_as_each_is(drawn: tuple[object, list[object]]) -> None:
+    value_type, values = drawn
+    one = codec(value_type)
+    stored = [one.encode(value, version=1) for value in values]
+
+    found = one.decode_many(stored)
+
+    assert found == values
+    assert list(map(type, found)) == [type(one.decode(each)) for each in stored]
+
+
+def test_values_with_an_expiry_or_of_another_version_are_left_to_decode() -> None:
+    one = codec(int)
+    usual = one.encode(1, version=1)
+
+    assert one.decode_many([usual, usual]) == [1, 1]
+    assert one.decode_many([usual, one.encode(1, version=1, expires=5)]) is None
+    assert one.decode_many([usual, b"\x00\x07\x01"]) is None
+    assert one.decode_many([usual, b""]) is None
+    assert codec(bytes).decode_many([codec(bytes).encode(bytes(300_000), version=1)]) is None
+
+
 @given(TYPE_AND_VALUE)
 def test_what_is_read_is_what_was_written(drawn: tuple[object, object]) -> None:
     value_type, value = drawn
@@ -378,6 +401,14 @@ HOSTILE = st.binary(max_size=40) | TYPE_AND_VALUE.flatmap(
 )
 READERS = [codec(one) for one in (User, Day, Point, Tree, int, Colour, datetime, Decimal)]
 READERS += [copying(one) for one in (Any, dict[int, str], set[float], list[Any])]
+
+
+@given(st.sampled_from(READERS[:8]), HOSTILE)
+def test_hostile_bytes_among_others_are_left_to_decode(reader: ValueCodec[Any], raw: bytes) -> None:
+    found = reader.decode_many([raw])
+
+    if found is not None:
+        assert found == [reader.decode(raw)]
 
 
 @given(st.sampled_from(READERS), HOSTILE)

@@ -1,5 +1,6 @@
 // @ts-check
 import {html} from "../vendor/lit.js";
+import "./language.js";
 import uPlot from "../vendor/uplot.js";
 import {clockTime} from "./format.js";
 import {Part} from "./element.js";

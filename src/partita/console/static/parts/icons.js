@@ -9,6 +9,7 @@ const PATHS = /** @type {Record<string, import("../vendor/lit.js").TemplateResul
   gauge: svg`<path d="M2 11a6 6 0 1 1 12 0M8 11l3-4M4 13.5h8"/>`,
   state: svg`<path d="M8 2c3 0 5 .9 5 2s-2 2-5 2-5-.9-5-2 2-2 5-2zM3 4v8c0 1.100 2 2 5 2s5-.9 5-2V4M3 8c0 1.100 2 2 5 2s5-.9 5-2"/>`,
   shards: svg`<path d="M2 3h5v4H2zM9 3h5v4H9zM2 9h5v4H2zM9 9h5v4H9z"/>`,
+  fleet: svg`<path d="M2.5 2.5h11v3h-11zM2.5 6.5h11v3h-11zM2.5 10.500h11v3h-11zM5 4h.01M5 8h.01M5 12h.01"/>`,
   key: svg`<path d="M6 9.5a3.500 3.500 0 1 1 3.300-2.300L14 11.800V14h-2.500v-1.500H10V11L8.500 9.500zM5.500 5.500h.01"/>`,
   jobs: svg`<path d="M3 4h6M3 8h10M3 12h4M12 3v2M9.500 11v2"/>`,
   slow: svg`<path d="M8 4v4l2.500 1.500M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12z"/>`,

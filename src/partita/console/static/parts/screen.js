@@ -24,8 +24,8 @@ export class Screen extends Part {
     /** @type {import("../router.js").Place} */
     this.place = {account: "", screen: "", parts: [], query: new URLSearchParams()};
     this.canWrite = false;
-    /** @type {{version: string, has_operations: boolean, has_states: boolean, has_shards: boolean, read_only: boolean, types: Record<string, string>, accounts: any[]}} */
-    this.session = {version: "", has_operations: false, has_states: false, has_shards: false, read_only: false, types: {}, accounts: []};
+    /** @type {{version: string, has_operations: boolean, has_states: boolean, has_shards: boolean, has_fleet: boolean, read_only: boolean, types: Record<string, string>, accounts: any[]}} */
+    this.session = {version: "", has_operations: false, has_states: false, has_shards: false, has_fleet: false, read_only: false, types: {}, accounts: []};
   }
 
   /** The path of the account in the API. */

@@ -24,6 +24,7 @@ export const SCREENS = [
   {path: "heat", tag: "heat-screen", load: () => import("./heat.js")},
   {path: "state", tag: "state-screen", load: () => import("./state.js")},
   {path: "shards", tag: "shards-screen", load: () => import("./shards.js")},
+  {path: "fleet", tag: "fleet-screen", load: () => import("./fleet.js")},
   {path: "jobs", tag: "jobs-screen", load: () => import("./jobs.js")},
 ];
 
@@ -54,6 +55,7 @@ export const NAVIGATION = [
     entries: [
       {path: "state", title: "Reliable state", icon: "state", screens: ["state"]},
       {path: "shards", title: "Shard maps", icon: "shards", screens: ["shards"]},
+      {path: "fleet", title: "Fleet", icon: "fleet", screens: ["fleet"]},
     ],
   },
 ];

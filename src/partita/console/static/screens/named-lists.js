@@ -13,6 +13,8 @@ import {html, nothing, repeat} from "../vendor/lit.js";
 
 const POISON = "-poison";
 const SEARCHED_FROM = 9;
+/** Rows on the page: an account may have a hundred thousand tables. */
+const SHOWN_MAX = 500;
 /** @type {{pattern: string, hint: string}} */
 const LOWER_CASE = {pattern: "[a-z0-9](-?[a-z0-9]){2,62}", hint: "3 to 63 lower-case letters, digits and single hyphens."};
 
@@ -163,8 +165,11 @@ class NamedList extends Screen {
           <th class="actions"><span class="hidden">Actions</span></th>
         </tr>
       </thead>
-      <tbody>${repeat(shown, (each) => each.name, (each) => this.row(each))}</tbody>
-    </table>`;
+      <tbody>${repeat(shown.slice(0, SHOWN_MAX), (each) => each.name, (each) => this.row(each))}</tbody>
+    </table>
+    ${shown.length > SHOWN_MAX
+      ? html`<p class="muted">The first ${whole(SHOWN_MAX)} of ${counted(shown.length, noun)} are shown. Search for the others by name.</p>`
+      : nothing}`;
   }
 
   /** @param {{name: string}} each */
