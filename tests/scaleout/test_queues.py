@@ -27,6 +27,11 @@ SELECT m.* FROM partita.message m LEFT JOIN partita.queue q ON q.id = m.queue_id
  WHERE q.account_id = $1 OR q.id IS NULL
 """
 """Of an account, and those of dropped queues."""
+FORGET = """
+DELETE FROM partita.message m
+ WHERE NOT EXISTS (SELECT FROM partita.range_own r WHERE r.tid = m.queue_id)
+"""
+"""Removes the messages of queues that other tests have dropped."""
 
 
 @pytest.fixture
@@ -39,6 +44,7 @@ async def queues(clock: ManualClock) -> AsyncIterator[OpenQueues]:
     """A front end with the queue `work`."""
     opened = OpenQueues(clock, now=TickingTime(clock))
     await opened.open()
+    await opened.run(FORGET)
     await opened.store.create_queue("work", {})
     yield opened
     await opened.close()

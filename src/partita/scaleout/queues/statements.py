@@ -187,10 +187,15 @@ SELECT a.position, m.receipt, m.expires_at, {_NOW} AS now
   FROM unnest($2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
        WITH ORDINALITY AS a (range_id, epoch, queue_id, sequence, nonce, position)
   JOIN partita.range_own r ON r.id = a.range_id AND r.epoch = a.epoch AND r.state = 'o'
-  LEFT JOIN partita.message m ON m.queue_id = a.queue_id AND m.sequence = a.sequence
+  LEFT JOIN partita.message m
+    ON (m.queue_id, m.sequence) >= (a.queue_id, a.sequence)
+       AND (m.queue_id, m.sequence) <= (a.queue_id, a.sequence)
        AND m.nonce = a.nonce AND m.{_LIFE} > 0
 """
-"""What the messages are like that a delete or an update did not find; no row: a stale range."""
+"""What the messages are like that a delete or an update did not find; no row: a stale range.
+
+Rows are compared, which only the primary key can serve: the index of visibility has the sequence,
+too, and looks as good to the planner while the table is empty."""
 
 # Space of dropped and expired messages
 
