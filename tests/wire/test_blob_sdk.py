@@ -529,6 +529,24 @@ def test_a_sas_that_creates_does_not_overwrite(container: ContainerClient) -> No
     assert container.download_blob("old").readall() == b"1"
 
 
+def test_a_sas_that_creates_commits_blocks_of_new_blobs_only(container: ContainerClient) -> None:
+    blocks = [BlobBlock(f"{number}") for number in range(3)]
+
+    def create(name: str) -> None:
+        url = f"{container.url}/{name}?{_blob_sas(container, name, 'c')}"
+        with BlobClient.from_blob_url(url) as blob:
+            for block in blocks:
+                blob.stage_block(block.id, b"1")
+            blob.commit_block_list(blocks)
+
+    create("new")
+    with pytest.raises(HttpResponseError) as refused:
+        create("new")
+
+    assert refused.value.error_code == "UnauthorizedBlobOverwrite"
+    assert container.download_blob("new").readall() == b"111"
+
+
 def test_a_container_sas_lists_but_does_not_delete_the_container(
     container: ContainerClient, server: LiveServer
 ) -> None:

@@ -189,7 +189,7 @@ def by_service_sas(operation: Operation, letters: str) -> tuple[int, str]:
 
 
 def judged_by_letters(operation: Operation, letters: str) -> tuple[int, str]:
-    if operation.name == "overwrite" and "c" in letters and "w" not in letters:
+    if operation.name in ("overwrite", "put block") and "c" in letters and "w" not in letters:
         return 403, "UnauthorizedBlobOverwrite"
     return (operation.allowed, "") if is_permitted(operation, letters) else LACKS
 

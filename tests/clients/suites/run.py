@@ -76,6 +76,7 @@ class Server:
             service: urlsplit(self._live.announced[f"{service}_endpoint"]).port
             for service in ("blob", "queue", "table")
         }
+        self._log("pystorage")
         self._keep("pysoftdelete", "--deleted-days", "2", "--deleted-containers-days", "2")
         self._keep("pyversioned", "--versions", "on", "--deleted-days", "2")
 
@@ -83,6 +84,16 @@ class Server:
         endpoint = f"https://127.0.0.1:{self._ports['blob']}/{account}"
         text = f"AccountName={account};AccountKey={self._keys[account]};BlobEndpoint={endpoint}"
         _partita("blobs", "keep", "--connect", text, *flags, **self.trust)
+
+    def _log(self, account: str) -> None:
+        """Switch the logs of blobs on: a test expects their container."""
+        from azure.storage.blob import BlobAnalyticsLogging, BlobServiceClient
+
+        endpoint = f"https://127.0.0.1:{self._ports['blob']}/{account}"
+        credential = {"account_name": account, "account_key": self._keys[account]}
+        trust = str(self._certificate)
+        with BlobServiceClient(endpoint, credential, connection_verify=trust) as client:
+            client.set_service_properties(analytics_logging=BlobAnalyticsLogging(delete=True))
 
     @property
     def trust(self) -> dict[str, str]:

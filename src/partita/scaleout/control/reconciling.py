@@ -25,6 +25,9 @@ from partita.scaleout.control.row_kinds import ROW_KINDS
 from partita.scaleout.control.states import Reconciliation, Verification
 from partita.scaleout.schema.locks import CONTROL_JOB, JOB_LOCKS
 
+ATTEMPTS_MAX = 3
+ATTEMPT_PAUSE_SECONDS = 0.1
+"""A busy shard may refuse a session: it is away only if it refuses again."""
 LOOKS_MAX = 5
 """How often a fleet is looked at until its map does not change meanwhile."""
 
@@ -243,14 +246,17 @@ class Reconciling:
         ]
 
     async def _fetch(self, shard: Shard, statement: str) -> Any:
-        try:
-            link = await open_session(self._looking.connector(shard))
-        except UnavailableError:
-            return None
-        try:
-            return await fetched(link, statement)
-        finally:
-            await link.close()
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                link = await open_session(self._looking.connector(shard))
+            except UnavailableError:
+                await asyncio.sleep(ATTEMPT_PAUSE_SECONDS)
+                continue
+            try:
+                return await fetched(link, statement)
+            finally:
+                await link.close()
+        return None
 
 
 def _verification(

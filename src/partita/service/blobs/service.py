@@ -10,6 +10,7 @@ from partita.blobs.rules.checksums import Sums, verify
 from partita.blobs.rules.conditions import source_error
 from partita.blobs.rules.model import (
     UNDECLARED,
+    BlobName,
     BlobPrefix,
     Conditions,
     ContainerListing,
@@ -122,9 +123,12 @@ class BlobService:
             asked = replace(asked, request=replace(request, body=body, upload=None))
         call = operation.decode(asked)
         grant = authorized.grant
-        if isinstance(call, wire.BlobWrite) and not (grant.everything or "w" in grant.permissions):
+        only_creates = not (grant.everything or "w" in grant.permissions)
+        if only_creates and isinstance(call, wire.BlobWrite):
             response = await self._create_only(call, asked, authorized)
         else:
+            if only_creates and isinstance(call, wire.PutBlock):
+                await _check_new(authorized.account, call.name)
             response = await self._perform(call, asked, authorized)
         if self._accounts.blob_events is not None:
             event = _event_of(call, authorized, response, self._clock.ticks())
@@ -143,11 +147,7 @@ class BlobService:
         except ConflictError as error:
             if error.code != "BlobAlreadyExists":
                 raise
-            raise NotAuthorizedError(
-                "UnauthorizedBlobOverwrite",
-                "This request is not authorized to perform blob overwrites.",
-                hint="Use a SAS with w: c only creates new blobs.",
-            ) from error
+            raise _overwrites() from error
 
     async def _perform(  # noqa: PLR0911, PLR0912, PLR0915 - one flat switch over the calls
         self, call: BlobCall, asked: BlobRequest, authorized: AuthorizedRequest
@@ -480,6 +480,25 @@ def _is_open_in_logs(asked: BlobRequest) -> bool:
     """Return whether clients may do this in the container of Storage Analytics."""
     is_delete = asked.method == "DELETE" and bool(asked.blob)
     return is_delete or asked.method in ("GET", "HEAD") or asked.comp == "batch"
+
+
+async def _check_new(account: Account, name: BlobName) -> None:
+    """Raise if a blob exists: a SAS that only creates stages no blocks for it."""
+    try:
+        await account.blobs.get_blob(name)
+    except ConflictError as error:
+        if error.code != "BlobNotFound":
+            raise
+        return
+    raise _overwrites()
+
+
+def _overwrites() -> NotAuthorizedError:
+    return NotAuthorizedError(
+        "UnauthorizedBlobOverwrite",
+        "This request is not authorized to perform blob overwrites.",
+        hint="Use a SAS with w: c only creates new blobs.",
+    )
 
 
 async def _authorize(

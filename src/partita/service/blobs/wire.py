@@ -493,7 +493,7 @@ BlobCall = (
     | ClearPages
     | GetPageRanges
 )
-BlobWrite = PutBlob | CreateAppendBlob | CreatePageBlob | PutBlobFromUrl | CopyBlob
+BlobWrite = PutBlob | CreateAppendBlob | CreatePageBlob | PutBlobFromUrl | CopyBlob | PutBlockList
 """Calls that write a whole blob: a SAS may allow them for new blobs only."""
 
 
@@ -1057,8 +1057,8 @@ _OPERATIONS: dict[tuple[str, str, str], BlobOperation] = {
     ),
     ("blob", "PUT", "snapshot"): _on_blob(sas.CREATE, _snapshot_blob),
     ("blob", "PUT", "copy"): _on_blob(sas.WRITE, _abort_copy),
-    ("blob", "PUT", "block"): _on_blob(sas.WRITE, _put_block),
-    ("blob", "PUT", "blocklist"): _on_blob(sas.WRITE, _put_block_list, BLOCK_LIST_BYTES_MAX),
+    ("blob", "PUT", "block"): _on_blob(sas.CREATE, _put_block),
+    ("blob", "PUT", "blocklist"): _on_blob(sas.CREATE, _put_block_list, BLOCK_LIST_BYTES_MAX),
     ("blob", "GET", "blocklist"): _on_blob(sas.READ, _get_block_list),
     ("blob", "PUT", "appendblock"): _on_blob(sas.APPEND, _append_block),
     ("blob", "PUT", "seal"): _on_blob(sas.APPEND, _seal_blob),

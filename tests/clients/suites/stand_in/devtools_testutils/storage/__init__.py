@@ -64,7 +64,7 @@ class StorageRecordedTestCase(AzureRecordedTestCase):
         return b"a" * size
 
     def get_random_text_data(self, size: int) -> str:
-        words = " hello world python 啊齄丂狛狜"
+        words = " hello world python"
         return words * math.ceil(size / len(words))
 
     def get_datetime_variable(
@@ -91,7 +91,7 @@ class StorageRecordedTestCase(AzureRecordedTestCase):
         rest = max(0, size - first)
         assert len(progress) == 1 + math.ceil(rest / chunk)
         assert {each[1] for each in progress} == {size}
-        assert progress[-1][0] == size or rest
+        assert {each[0] % chunk for each in progress[1:]} <= {0, rest % chunk}
 
 
 class LogCaptured:
