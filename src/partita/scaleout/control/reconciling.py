@@ -272,14 +272,16 @@ def _verification(
     served = {(each.claim, each.tid) for each in rows if each.state == "o"}
     expected = {(claim, tid) for tid, claims in listed.items() for claim in claims}
     kept = [each for each in rows if (each.claim, each.tid) in expected]
+    kinds = {each.tid: each.kind for each in rows}
+    sorts = defaultdict(lambda: "number", {tid: _SORTS[kind] for tid, kind in kinds.items()})
     problems += [
-        f"{names.get(claim.shard)} does not serve range {claim.id} of number {tid}"
+        f"{names.get(claim.shard)} does not serve range {claim.id} of {sorts[tid]} {tid}"
         for claim, tid in sorted(expected - served)
         if claim.id not in busy and claim.shard not in away
     ]
     problems += [
-        f"{names.get(each.claim.shard)} has range {each.claim.id} of number {each.tid} (state"
-        f" {each.state}), which is not listed there"
+        f"{names.get(each.claim.shard)} has range {each.claim.id} of {sorts[each.tid]}"
+        f" {each.tid} (state {each.state}), which is not listed there"
         for each in rows
         if (each.claim, each.tid) not in expected and each.claim.id not in busy
     ]
