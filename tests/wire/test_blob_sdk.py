@@ -543,7 +543,7 @@ def test_a_sas_that_creates_commits_blocks_of_new_blobs_only(container: Containe
     with pytest.raises(HttpResponseError) as refused:
         create("new")
 
-    assert refused.value.error_code == "UnauthorizedBlobOverwrite"
+    assert _code(refused) == "UnauthorizedBlobOverwrite"
     assert container.download_blob("new").readall() == b"111"
 
 
