@@ -23,7 +23,7 @@ from azure.storage.blob import (
 )
 
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from support.live import LiveServer
+from support.live import LiveServer, on_every_front_end
 
 CREDENTIAL = {"account_name": DEVELOPMENT_ACCOUNT, "account_key": DEVELOPMENT_KEY}
 SOON = datetime.now(UTC) + timedelta(hours=1)
@@ -57,6 +57,15 @@ def keep_versions(client: BlobServiceClient, value: str) -> None:
 
     # The client refuses a call without parameters; its body is replaced.
     client.set_service_properties(cors=[], raw_request_hook=send)
+    found: list[str] = []
+
+    def is_known() -> bool:
+        client.get_service_properties(
+            raw_response_hook=lambda answer: found.append(answer.http_response.text())
+        )
+        return ("<IsVersioningEnabled>true" in found[-1]) == (value == "true")
+
+    assert on_every_front_end(is_known)
 
 
 @pytest.fixture
