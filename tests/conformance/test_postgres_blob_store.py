@@ -149,23 +149,19 @@ class TestAllBlobsInPostgresAndAzure(PostgresBlobs):
 
 
 @pytest.fixture(scope="module")
-def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with google_server(tmp_path_factory.mktemp("google")) as address:
-        yield address
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with google_server(tmp_path_factory.mktemp("google")):
+        yield
 
 
 @pytest.mark.proof
+@pytest.mark.usefixtures("google")
 class TestAllBlobsInPostgresAndGoogle(PostgresBlobs):
-    address: str
     bucket: str | None = None
-
-    @pytest.fixture(autouse=True)
-    def google_address(self, google: str) -> None:
-        self.address = google
 
     def blob_store(self) -> str:
         if self.bucket is None:
-            self.bucket = new_google_bucket(self.address)
+            self.bucket = new_google_bucket()
         return self.bucket
 
     async def test_a_long_upload_is_sent_in_parts(self) -> None:

@@ -206,6 +206,7 @@ async def test_a_fence_waits_for_marks(session: Session) -> None:
 async def problems_of(session: Session) -> list[str]:
     """Return what is found wrong with the table of the session."""
     found = await session.control.verify()
+    assert not any("does not answer" in text for text in found.problems), found.problems
     return [text for text in found.problems if f"table {session.table.id}" in text]
 
 

@@ -16,6 +16,7 @@ from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.tables.entity import EntityKey
 from partita.tables.operations import Delete, EntityGroup, Insert
 from scaleout.test_two_front_ends import (
+    BROKEN_ROUNDS_MAX,
     Fronts,
     break_write,
     fronts,
@@ -138,4 +139,8 @@ async def test_a_look_in_the_statement_of_the_lock_would_be_seen(
     """
     await break_write(fronts, monkeypatch, whole[start:end], look)
 
-    assert await write_while_it_moves(fronts) > 0
+    # On a busy machine, one round may miss the short time between the look and the write.
+    for _ in range(BROKEN_ROUNDS_MAX):
+        if await write_while_it_moves(fronts) > 0:
+            return
+    pytest.fail("nothing was written behind the fence")

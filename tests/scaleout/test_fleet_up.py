@@ -142,6 +142,30 @@ def test_a_killed_fleet_leaves_no_process_and_starts_again(folder: Path) -> None
         assert keys_of(table_of(again)) == ["kept"]
 
 
+@pytest.mark.parametrize("moment", ["starting shard-1", "waiting for front-end-1"])
+def test_a_fleet_that_is_stopped_while_it_starts_leaves_no_process(
+    folder: Path, moment: str
+) -> None:
+    log = folder.parent / "up.log"
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            [*COMMAND, "up", "--shards", "1", "--path", folder, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process,
+    ):
+        try:
+            until(lambda: moment in log.read_text("utf-8"))
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) == 0
+        finally:
+            process.kill()
+    assert children.split()
+    assert not any(is_running(int(pid)) for pid in children.split())
+
+
 def test_a_folder_has_one_fleet(folder: Path) -> None:
     with started(folder, "--shards", "1", "--front-ends", "1"):
         second = subprocess.run(

@@ -54,8 +54,8 @@ def _made(endpoint: str) -> str:
 
 
 @contextmanager
-def google_server(folder: Path) -> Iterator[str]:
-    """Run a server, and name it as operators do; yield its address."""
+def google_server(folder: Path) -> Iterator[None]:
+    """Run a server, and name it in the environment as operators do."""
     moto = DomainDispatcherApplication(create_backend_app)
 
     def as_s3(environ: dict[str, Any], start: Any) -> Any:
@@ -77,7 +77,7 @@ def google_server(folder: Path) -> Iterator[str]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
             patch.setenv("GOOGLE_ALLOW_HTTP", "true")
-            yield address
+            yield
     finally:
         server.shutdown()
         thread.join()
@@ -87,9 +87,10 @@ def google_server(folder: Path) -> Iterator[str]:
 _CREDENTIAL = "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"
 
 
-def new_google_bucket(address: str) -> str:
+def new_google_bucket() -> str:
     """Make a bucket and return the URL of a prefix in it."""
-    return f"gs://{_made(address)}/partita"
+    account = json.loads(Path(os.environ["GOOGLE_SERVICE_ACCOUNT"]).read_text())
+    return f"gs://{_made(account['gcs_base_url'])}/partita"
 
 
 @contextmanager

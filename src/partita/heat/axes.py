@@ -90,7 +90,7 @@ def _closed(parts: list[Bucket]) -> list[Bucket]:
     known = {key for first, last, _counts in parts for key in (first, last)} - {START, END}
     low, high = min(known, default=START), max(known, default=START)
     return [
-        Bucket(low if first == START else first, high if last == END else last, counts)
+        Bucket(low if first == START != last else first, high if last == END else last, counts)
         for first, last, counts in parts
     ]
 

@@ -133,6 +133,13 @@ def test_a_range_of_unknown_ends_without_known_keys_is_at_the_start() -> None:
     assert fold([Bucket(START, END, reads(7))]) == [Bucket(START, START, reads(7))]
 
 
+def test_what_nothing_is_known_of_stays_at_the_start_beside_other_ranges() -> None:
+    axis = fold([Bucket(START, START, reads(7)), Bucket(START, "a", reads(1))])
+
+    assert total(axis) == reads(8)
+    assert axis[0].first == START
+
+
 def test_equal_axes_keep_their_buckets_when_they_are_merged() -> None:
     axis = fold([point(f"{number:06}") for number in range(25_600)])
 

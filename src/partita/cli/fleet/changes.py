@@ -39,7 +39,7 @@ class Ranges(Facts, frozen=True):
             ("range", "account", "table", "from", "before", "shard", "state"),
             [
                 (
-                    *(each.id, each.account, each.table or f"queue {each.queue}"),
+                    *(each.id, each.account, each.title),
                     *(each.lower, each.upper, each.shard, each.state),
                 )
                 for each in self.ranges
@@ -316,7 +316,7 @@ def add(given: Given) -> Added:
 
 def drain(given: Given) -> Drained:
     def draw(moved: RangeState, progress: MoveProgress) -> None:
-        bar.step(f"range {moved.id} of {moved.table}", progress.entities, None, "entities")
+        bar.step(f"range {moved.id} of {moved.title}", progress.entities, None, "entities")
 
     async def work(control: Control) -> int:
         await control.drain(given.shard, progress=draw)

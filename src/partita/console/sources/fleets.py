@@ -182,7 +182,7 @@ class ShardFleet:
         def note(moved: "RangeState", progress: "MoveProgress") -> None:
             self._progress[moved.id] = progress
             _note(job, progress)
-            job.note = f"range {moved.id} of {moved.table}: {progress.step}"
+            job.note = f"range {moved.id} of {moved.title}: {progress.step}"
 
         try:
             await (await self.control()).drain(shard, progress=note)

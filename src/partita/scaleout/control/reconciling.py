@@ -25,6 +25,9 @@ from partita.scaleout.control.row_kinds import ROW_KINDS
 from partita.scaleout.control.states import Reconciliation, Verification
 from partita.scaleout.schema.locks import CONTROL_JOB, JOB_LOCKS
 
+ATTEMPTS_MAX = 3
+ATTEMPT_PAUSE_SECONDS = 0.1
+"""A busy shard may refuse a session: it is away only if it refuses again."""
 LOOKS_MAX = 5
 """How often a fleet is looked at until its map does not change meanwhile."""
 
@@ -243,14 +246,17 @@ class Reconciling:
         ]
 
     async def _fetch(self, shard: Shard, statement: str) -> Any:
-        try:
-            link = await open_session(self._looking.connector(shard))
-        except UnavailableError:
-            return None
-        try:
-            return await fetched(link, statement)
-        finally:
-            await link.close()
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                link = await open_session(self._looking.connector(shard))
+            except UnavailableError:
+                await asyncio.sleep(ATTEMPT_PAUSE_SECONDS)
+                continue
+            try:
+                return await fetched(link, statement)
+            finally:
+                await link.close()
+        return None
 
 
 def _verification(
@@ -266,14 +272,16 @@ def _verification(
     served = {(each.claim, each.tid) for each in rows if each.state == "o"}
     expected = {(claim, tid) for tid, claims in listed.items() for claim in claims}
     kept = [each for each in rows if (each.claim, each.tid) in expected]
+    kinds = {each.tid: each.kind for each in rows}
+    sorts = defaultdict(lambda: "number", {tid: _SORTS[kind] for tid, kind in kinds.items()})
     problems += [
-        f"{names.get(claim.shard)} does not serve range {claim.id} of number {tid}"
+        f"{names.get(claim.shard)} does not serve range {claim.id} of {sorts[tid]} {tid}"
         for claim, tid in sorted(expected - served)
         if claim.id not in busy and claim.shard not in away
     ]
     problems += [
-        f"{names.get(each.claim.shard)} has range {each.claim.id} of number {each.tid} (state"
-        f" {each.state}), which is not listed there"
+        f"{names.get(each.claim.shard)} has range {each.claim.id} of {sorts[each.tid]}"
+        f" {each.tid} (state {each.state}), which is not listed there"
         for each in rows
         if (each.claim, each.tid) not in expected and each.claim.id not in busy
     ]

@@ -43,6 +43,11 @@ class RangeState(msgspec.Struct, frozen=True):
     queue: str = ""
     """Empty for a table."""
 
+    @property
+    def title(self) -> str:
+        """What a line for people calls the table or queue."""
+        return self.table or f"queue {self.queue}"
+
 
 class JobState(msgspec.Struct, frozen=True):
     """A recorded change that is not complete."""
