@@ -20,7 +20,7 @@ from support.live import LiveServer
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 INSTALLED = os.environ.get("PARTITA_CLIENTS", "")
 """The folder of the environment that `make clients` creates."""
-NEEDS = {"az_command": "az", "restic_backup": "restic"}
+NEEDS = {"az_command": "az", "restic_backup": "restic", "azcopy_transfers": "azcopy"}
 """Programs that are not in the lock, because of their size or because no index has them."""
 
 pytestmark = [
