@@ -335,7 +335,9 @@ class _IncrementReader(Reader):
         for one in after.collections:
             if len(collections[one.id].rows.values) != one.count:
                 raise self.damaged("rows of a collection are missing")
-        state.replace_collections(collections.values(), outcomes.items())
+        # An increment does not say which outcomes were forgotten: those that have expired.
+        live = [each for each in outcomes.items() if each[1].expires > after.ticks]
+        state.replace_collections(collections.values(), live)
         set_heading(state, after)
 
     def _merge(self, collection: Collection, block: memoryview) -> int:
