@@ -36,7 +36,13 @@ from partita.reliable.state.records import FORMAT, Entry, Record, encode_record,
 from partita.reliable.state.state import Collection, KeptOutcome, State, Touched
 from partita.reliable.storage import checkpoint as checkpoint_module
 from partita.reliable.storage import increments as increments_module
-from partita.reliable.storage.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
+from partita.reliable.storage.checkpoint import (
+    Checkpoint,
+    Checkpoints,
+    Progress,
+    is_checkpoint,
+    read_file,
+)
 from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import (
     CUTS,
@@ -390,7 +396,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_a_recovery_that_removes_the_older_checkpoint_too_soon_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def load(checkpoints: Checkpoints, state: State) -> Checkpoint | None:
+    async def load(
+        checkpoints: Checkpoints, state: State, *, progress: Progress | None = None
+    ) -> Checkpoint | None:
         names = checkpoints._disk.names()
         whole = [name for name in names if is_checkpoint(name)]
         if whole:
