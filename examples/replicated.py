@@ -6,7 +6,9 @@ import sys
 
 import partita
 from partita.errors import UnavailableError
-from partita.reliable import Transaction
+from partita.reliable import Dictionary, Transaction
+
+COUNTS = Dictionary("counts", key=str, value=int)
 
 
 async def main(where: str) -> None:
@@ -14,15 +16,14 @@ async def main(where: str) -> None:
     async with partita.open_state(where, partition="counter", replicas=3, address=me) as state:
         while not (await state.wait_primary(0.1) or state.collections()):
             pass  # only a primary creates collections
-        counts = await state.dictionary("counts", key=str, value=int)
+        counts = await state.open(COUNTS)
 
         async def count(tx: Transaction) -> int:
             return await counts.upsert(tx, "total", 1, lambda total: total + 1)
 
         while True:
             try:
-                done = await state.run(count)
-                print(f"{me} counted {done.value}", flush=True)
+                print(f"{me} counted {await state.call(count)}", flush=True)
             except UnavailableError as error:  # a secondary, or a quorum that is lost: it can read
                 async with state.snapshot() as snapshot:
                     total = await counts.get(snapshot, "total", 0)
