@@ -30,7 +30,7 @@ class Kept(msgspec.Struct, gc=False):
 class ReplacedOrder:
     """Entries that are added at the end and discarded from the front."""
 
-    __slots__ = ("_last", "_pieces", "_place")
+    __slots__ = ("_last", "_pieces", "_place", "count")
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[Kept, ...]] = deque()
@@ -38,14 +38,14 @@ class ReplacedOrder:
         """The entries after the pieces."""
         self._place = 0
         """The place of the first entry in the first piece."""
-
-    def __bool__(self) -> bool:
-        return bool(self._pieces or self._last)
+        self.count = 0
+        """An attribute: every record asks for it, and a call would cost it more."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._pieces)) + len(self._last) - self._place
+        return self.count
 
     def append(self, entry: Kept) -> None:
+        self.count += 1
         self._last.append(entry)
         if len(self._last) >= PIECE_ENTRIES:
             self._pieces.append(tuple(self._last))
@@ -56,6 +56,7 @@ class ReplacedOrder:
         return (self._pieces[0] if self._pieces else self._last)[self._place]
 
     def discard_first(self) -> None:
+        self.count -= 1
         self._place += 1
         if self._place < len(self._pieces[0] if self._pieces else self._last):
             return

@@ -421,7 +421,7 @@ class State:
                 else:
                     self._apply(operation, sequence)
         self._forget_outcomes(FORGET_AT_ONCE + len(record.entries))
-        if self._replaced:
+        if self._replaced.count:
             self.prune()
         if self.on_applied is not None and record.entries:
             self.on_applied(record)
