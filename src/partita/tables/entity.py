@@ -125,7 +125,7 @@ _NAME_REST = _NAME_START | {"Mn", "Mc", "Nd", "Pc", "Cf"}
 @lru_cache(maxsize=4096)
 def etag_of(ticks: int) -> str:
     """Return the etag of a version."""
-    return _ETAG % edm.text_of(ticks).replace(":", "%3A")
+    return _ETAG % _texts_of(ticks)[1].decode()
 
 
 def ticks_of_etag(etag: str) -> int | None:

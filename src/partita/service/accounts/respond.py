@@ -164,7 +164,8 @@ class Front:
 
     def begin(self, request: Request) -> Begun:
         """Return the answer of a request that needs few steps, or the coroutine that answers it."""
-        begin_usual = None if request.query else self._usual.get(request.method)
+        is_general = request.query or request.path.endswith("/$batch")
+        begin_usual = None if is_general else self._usual.get(request.method)
         if begin_usual is not None:
             try:
                 begun = begin_usual(self, request)
