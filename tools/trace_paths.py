@@ -44,7 +44,7 @@ from partita.shards import Fleet, Range, ShardedSchema, ShardMapManager
 
 PACKAGE = Path(partita.__file__).parent
 WARM_UPS = 3
-TRACES = 20
+TRACES = 40
 FILES_MAX = {
     "point read": 12,
     "group of three": 17,
