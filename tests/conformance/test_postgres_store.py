@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from conformance.table_store import TableStoreConformance
+from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import SLOTS_MAX
 from partita.tables.store import Table
 from support.front_ends import OwningStore, forget_slots
@@ -32,7 +33,7 @@ class TestPostgres(TableStoreConformance):
     async def cancel_after(self, steps: int, work: Coroutine[Any, Any, object]) -> None:
         await super().cancel_after(steps, work)
         # Changes of the catalog have several connections: another change does not wait for them.
-        changes = ("Catalog._create_table", "Catalog._delete_table")
+        changes = [each.__qualname__ for each in (Catalog._create_table, Catalog._delete)]
         while under_way := [
             task
             for task in asyncio.all_tasks()

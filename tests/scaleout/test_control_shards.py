@@ -239,6 +239,8 @@ async def test_what_is_wrong_is_found(session: Session) -> None:
     execute(urls()[1], "DELETE FROM partita.range_own WHERE tid = %s", tid)
     execute(urls()[0], "UPDATE partita.range_own SET hi = 'a' WHERE tid = %s", tid)
     assert any("1 entities" in text for text in await problems_of(session))
+    execute(urls()[0], "UPDATE partita.range_own SET hi = NULL WHERE tid = %s", tid)
+    assert await problems_of(session) == []
 
 
 # Reconcile
@@ -344,6 +346,7 @@ async def test_a_range_that_is_missing_is_reported_and_nothing_is_deleted(
 ) -> None:
     await session.put("a")
     await session.control.move((await session.only()).id, THERE)
+    only = await session.only()
     execute(urls()[1], "DELETE FROM partita.range_own WHERE tid = %s", session.table.id)
 
     done = await session.control.reconcile(THERE)
@@ -351,6 +354,9 @@ async def test_a_range_that_is_missing_is_reported_and_nothing_is_deleted(
     assert any(f"of table {session.table.id} " in text for text in done.problems)
     assert session.rows(1) == 1
     assert session.owned(1) == []
+    own = "SELECT partita.own_range_1(%s, %s, '', NULL, %s)"
+    execute(urls()[1], own, only.id, session.table.id, only.epoch)
+    assert await problems_of(session) == []
 
 
 @pytest.mark.proof

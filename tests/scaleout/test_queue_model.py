@@ -6,15 +6,40 @@ import pytest
 
 from partita.queues.engine import QueueEngine
 from partita.scaleout.queues import lanes, sweep
-from support.queue_databases import OpenQueues, TickingTime
+from partita.ticks import Clock
+from support.queue_databases import OpenQueues
 from support.queue_machine import QueueMachine, run_machine
 
 
+class CallTime:
+    """The time of a manual clock: each call has one, later than the call before.
+
+    A call may take several statements: rounds of a claim, a repetition at a range that is stale.
+    How many is not for the model to know. What the model was told of is never taken back.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._present = self._upcoming = 0
+
+    def __call__(self) -> int:
+        return self._present
+
+    def upcoming(self) -> int:
+        """Return the time of the next call."""
+        self._upcoming = max(self._clock.ticks(), self._present + 1, self._upcoming)
+        return self._upcoming
+
+    def begin(self) -> None:
+        """Begin the next call."""
+        self._present = self.upcoming()
+
+
 class PostgresQueueMachine(QueueMachine):
-    """Every call goes through the other front end."""
+    """Every call goes through the other front end, which meets ranges that are stale, too."""
 
     def open(self) -> None:
-        self.time = TickingTime(self.clock)
+        self.time = CallTime(self.clock)
 
         async def opened() -> None:
             one = OpenQueues(self.clock, now=self.time)
@@ -28,6 +53,7 @@ class PostgresQueueMachine(QueueMachine):
 
     @property
     def engine(self) -> QueueEngine:  # type: ignore[override]
+        self.time.begin()
         return next(self.turns)
 
     def close(self) -> None:

@@ -25,6 +25,8 @@ class Placed:
     account: str
     fleets: Sequence[Fleet]
     stores: Sequence[PostgresQueueStore]
+    earlier: Sequence[str]
+    """What other tests have left in the fleet: some break it."""
 
     @property
     def store(self) -> PostgresQueueStore:
@@ -62,6 +64,11 @@ class Placed:
     def account_id(self) -> int:
         return self.store._account_id
 
+    async def problems(self) -> list[str]:
+        """Verify the fleet; return what has been wrong only since this test began."""
+        found = (await self.control.verify()).problems
+        return [text for text in found if text not in self.earlier]
+
     def rows(self) -> tuple[int, ...]:
         """Return how many messages of all queues of the account each shard has."""
         named = "SELECT tid FROM partita.queue WHERE account_id = %s"
@@ -87,6 +94,7 @@ async def placed() -> AsyncIterator[Placed]:
     opened = Placed()
     open_shards(HERE)
     opened.control = await Control.open(urls()[0], durability=Durability.FAST)
+    opened.earlier = (await opened.control.verify()).problems
     opened.fleets = [await open_front_end(urls()[0]) for _ in range(2)]
     opened.account = f"queues{uuid.uuid4().hex[:12]}"
     stores = [(await fleet.stores(opened.account)).queues for fleet in opened.fleets]
